@@ -1,5 +1,5 @@
-//! Shows this program's `getrandom` to whoever looks for it by name while the
-//! program runs, as the crate of that name does.
+//! Exports this program's `getrandom` to lookups by name at run time, as the crate of
+//! that name does.
 
 fn main() {
     println!("cargo::rustc-link-arg-bins=-Wl,--export-dynamic-symbol=getrandom");

@@ -1,9 +1,9 @@
-//! What was recorded: by each program what it called and got, by whoever ran
-//! them when they died, and beside it what the store says of itself.
+//! What was recorded: each program's calls and answers, the kills and deaths that its
+//! runner saw, and the store's own account.
 //!
-//! A history is a folder with one file for each program, of [`json_lines`] in the
-//! order in which the program wrote them. A kill loses at most the event that was
-//! under way: a call without an answer is part of a good history.
+//! A history is a folder with one file for each program, of [`json_lines`] in the order
+//! in which the program wrote them. A kill loses at most the event in progress: a call
+//! without an answer is part of a valid history.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,18 +28,18 @@ pub type Program = String;
 pub struct Record {
     /// When: read before something begins, and after it has ended.
     pub at: Moment,
-    /// What.
+    /// The recorded event.
     pub what: What,
 }
 
-/// What can be recorded.
+/// An event that can be recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// From here on somebody may open this run of the job, which ends the one
-    /// before. Of the first run it need not be said.
+    /// From here on this run of the job may be opened, which ends the one before. The
+    /// first run needs no such record.
     Opens {
-        /// The run.
+        /// Name of the run.
         run: String,
     },
     /// The program is about to register a process.
@@ -49,7 +49,7 @@ pub enum What {
         run: String,
         /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// As what.
+        /// Active or standby.
         role: Role,
         /// The numbers that it gives.
         #[serde(default)]
@@ -64,7 +64,7 @@ pub enum What {
     },
     /// It was not registered, or it is not known whether it was.
     NotJoined {
-        /// Why.
+        /// The error, for people.
         why: String,
     },
     /// The registered process is about to arrive at a round.
@@ -73,55 +73,55 @@ pub enum What {
     Outcome(Box<Outcome>),
     /// The call ended without an outcome.
     Failed {
-        /// What that means for the caller.
+        /// The meaning for the caller.
         meaning: Meaning,
         /// The error, for people.
         why: String,
     },
-    /// Behind an atomic block the program goes one of two ways.
+    /// The program takes one of two branches after an atomic block.
     Branch {
         /// The generation that entered the block.
         block: Generation,
-        /// Whether it goes on as after a success.
+        /// Whether it continues as after a success.
         succeeded: bool,
     },
     /// The process is about to leave.
     Leave,
     /// It has left.
     Left,
-    /// Whoever runs the programs is about to kill one.
+    /// The runner of the programs is about to kill one.
     Kill {
-        /// Which.
+        /// The killed program.
         program: Program,
     },
-    /// A program is dead: the system has said so.
+    /// A program is dead, as the system reports.
     Dead {
-        /// Which.
+        /// The dead program.
         program: Program,
-        /// How it ended.
+        /// Its exit status, in words.
         how: String,
     },
     /// From here on these programs may be taken for dead without knowing it:
     /// they, or the agent that speaks for them, are being paused or killed.
     Suspect {
-        /// Which.
+        /// The suspected programs.
         programs: Vec<Program>,
-        /// What is done.
+        /// The injected fault.
         why: String,
     },
-    /// What the store says of itself. Testimony, not evidence.
+    /// The store's own account. Testimony, not evidence.
     Testimony(Box<Event>),
 }
 
 /// One arrival at a round, as the program makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Arrival {
-    /// Which.
+    /// The round that it is for.
     pub round: Round,
-    /// What the process brings.
+    /// Value that the process brings.
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub value: Blob,
-    /// Whether the round may declare dead who has not arrived.
+    /// Whether the round may declare absent processes dead.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evicts: bool,
     /// Of a quorum: fewest and most members.
@@ -132,23 +132,21 @@ pub struct Arrival {
     pub require_all: bool,
 }
 
-/// A round: those who arrive with another name, verb or scope are in another
-/// one.
+/// A round: arrivals with another name, verb or scope are in another one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Round {
     /// The name that its callers gave it.
     pub name: String,
-    /// What it is for.
+    /// What it decides.
     #[serde(default)]
     pub verb: Verb,
-    /// Whose round it is.
+    /// Its scope.
     #[serde(default)]
     pub among: Among,
 }
 
 impl Round {
-    /// Whether it is one that waits for all active processes: whoever is a
-    /// member of one is in.
+    /// Whether it waits for all active processes: each member of such a round is in.
     pub fn is_of_all(&self) -> bool {
         self.among == Among::Active && self.verb != Verb::Quorum
     }
@@ -172,20 +170,20 @@ impl fmt::Display for Round {
     }
 }
 
-/// What a round is for.
+/// What a round decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
-    /// Who is alive.
+    /// Which processes are alive.
     #[default]
     Live,
-    /// Whoever comes first: the others are left out, and stay alive.
+    /// The first arrivals: the others are left out, and stay alive.
     Quorum,
     /// The next iteration.
     Advance,
-    /// A vote over what everybody brings.
+    /// A vote over the values of all members.
     Vote(VoteRule),
-    /// Everybody gets what everybody brings.
+    /// All members get the values of all.
     Gather,
     /// The entry to an atomic block.
     Enter,
@@ -193,44 +191,44 @@ pub enum Verb {
     Exit,
 }
 
-/// What a call without an outcome means.
+/// The meaning of a call without an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Meaning {
-    /// The caller was told that this incarnation has ended, for ever.
+    /// The caller was notified that this incarnation has ended, for ever.
     Ended,
     /// The call is void: no outcome may count it, then or later.
     Void,
     /// The caller has lost its hold: its incarnation has ended, or will.
     Lost,
-    /// Nobody knows whether it counts.
+    /// Unknown whether it counts.
     Unknown,
 }
 
-/// What a round came to, as one of its members was told.
+/// The outcome of a round, as one of its members got it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Generation of the round: one counter per job, never reused.
     pub generation: Generation,
     /// The revision that the store gave for the closing: testimony.
     pub witness: Revision,
-    /// Who was inside.
+    /// The processes that were inside.
     pub members: Vec<(ProcessId, Incarnation)>,
     /// The iteration that it began, if it is one that does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advance: Option<Advance>,
-    /// Who of a set or a generation was not there: always of a roll call.
+    /// The absent processes of a set or a generation: always of a roll call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent: Option<Vec<ProcessId>>,
-    /// What the members brought, in their order, if it is a round that tells.
+    /// The members' values, in their order, if the round returns them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Blob>>,
-    /// What became of a vote, or of an atomic block.
+    /// The result of a vote, or of an atomic block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }
 
-/// How a vote or an atomic block ended, as one of its members was told.
+/// The verdict of a vote or an atomic block, as one of its members got it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Whether the vote carried, or the block succeeded.
@@ -238,19 +236,19 @@ pub struct Verdict {
     /// The value that won, if the vote elects one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Blob>,
-    /// Who stood against it.
+    /// The members against it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub against: Vec<(ProcessId, Incarnation)>,
 }
 
-/// An iteration, as one of its members was told.
+/// An iteration, as one of its members got it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advance {
-    /// Its number.
+    /// Number of the iteration.
     pub iteration: u64,
     /// A rank, or none, for each member in order.
     pub ranks: Vec<Option<u32>>,
-    /// The caller's own.
+    /// The caller's own rank, if it has one.
     pub rank: Option<u32>,
     /// Standbys that became active with it.
     pub promoted: Vec<(ProcessId, Incarnation)>,
@@ -266,13 +264,13 @@ pub struct History {
 /// Why a history cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was recorded cannot be read.
+    /// The records cannot be read.
     #[error(transparent)]
     Lines(#[from] json_lines::Error),
     /// There is nothing to judge.
     #[error("{} holds no *.jsonl files: name the folder of one job's history", path.display())]
     Empty {
-        /// The folder.
+        /// The folder that was read.
         path: PathBuf,
     },
 }

@@ -19,24 +19,24 @@ pub enum Error {
     /// A file or its folder cannot be read.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A whole line is not what is written there.
     #[error("{}:{line}: {why}; the history was edited or damaged, and is not judged", path.display())]
     Line {
-        /// Which file.
+        /// The file with the bad line.
         path: PathBuf,
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
 }
 
-/// Where the lines of one program are.
+/// Path of the lines of one program.
 pub fn path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.{EXTENSION}"))
 }

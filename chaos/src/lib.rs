@@ -1,6 +1,5 @@
-//! Whether a cluster kept its promises: what real programs called and got is
-//! recorded, and judged afterwards by what they saw, not by what the store says
-//! of itself.
+//! Whether a cluster kept its promises: the calls and answers of real programs are
+//! recorded, and judged afterwards by what they saw, not by the store's own account.
 //!
 //! Entry points: [`run::drive`] (a cluster is started, broken and judged) and
 //! [`run::attached`] (one that is there), [`Recording`](recording::Recording) and
@@ -15,7 +14,7 @@
 //! | [`summary`] | pure: the verdict on a run, and why |
 //! | [`report`] | pure but for two files: the page, and the same for programs |
 //! | [`run`] | a run from its first process to its last |
-//! | [`workload`] | what clients do meanwhile |
+//! | [`workload`] | what clients do during a run |
 //! | [`nemesis`] | what breaks the cluster: injected, held, verified, healed |
 //! | [`cluster`], [`network`] | nodes as processes, and a network of their own; how it is undone |
 //! | [`history`] | what is recorded of rounds, and the files of it |
@@ -33,7 +32,7 @@
 //!   killed. What the store says (revisions, events) is compared with that and
 //!   must fit; it excuses nothing.
 //! * What cannot be decided is no pass: of rounds a failure, of a run unknown.
-//! * A fault of which nobody saw that it was there proves nothing.
+//! * A fault that was not observed proves nothing.
 //! * Whatever a run makes on the machine is written down before it is made, and is
 //!   undone at its end, at Ctrl-C, and by `heal` after a kill.
 //! * A kill, a registration, a closing: each is a moment that is known as an

@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use self::commands::planted;
 use self::commands::{attach, check, compose, heal, list, run, sim};
 
-/// What a program ends with that could not do what it was asked for: no verdict.
+/// Exit code of a program that could not do its task: no verdict.
 const TROUBLE: u8 = 2;
 
 /// Breaks a cluster and says whether it kept its promises.

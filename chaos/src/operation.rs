@@ -1,4 +1,4 @@
-//! What a client of a workload asks, and what it learns of it.
+//! Calls of a workload's clients, and their known outcomes.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use crate::history::Moment;
 /// One call of one client, from its beginning to its end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operation {
-    /// Who called.
+    /// Name of the client.
     pub client: String,
-    /// For whose checker it was made.
+    /// Name of the workload, which selects the checkers.
     pub workload: String,
     /// The key, queue, set or lock. Keys are judged apart.
     pub key: String,
@@ -20,13 +20,13 @@ pub struct Operation {
     pub call: Moment,
     /// Read after the answer had come; none if it never came.
     pub returned: Option<Moment>,
-    /// What was asked.
+    /// The request.
     pub action: Action,
-    /// What is known of it.
+    /// The known outcome.
     pub outcome: Outcome,
 }
 
-/// What can be asked.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
@@ -57,7 +57,7 @@ pub enum Action {
     Wait,
     /// Adds to a number; an absent one counts as 0.
     Add {
-        /// How much.
+        /// The number to add.
         delta: i64,
     },
     /// Appends an element to a list.
@@ -96,45 +96,45 @@ pub enum Action {
     Grant {
         /// Its TTL.
         ttl_ms: u64,
-        /// How many processes.
+        /// Number of processes on it.
         processes: u32,
     },
     /// Renews a lease.
     KeepAlive {
-        /// Which.
+        /// Id of the lease.
         lease: LeaseId,
     },
     /// Asks how the processes of a lease are.
     Observe {
-        /// Which.
+        /// Id of the lease.
         lease: LeaseId,
     },
-    /// Takes a lock, from whoever has it if need be, with a token.
+    /// Takes a lock, from its holder if need be, with a token.
     Acquire,
     /// Writes to the guarded file with the token of the lock.
     Guard {
-        /// The token.
+        /// The fencing token.
         token: u64,
     },
     /// Gives the lock back.
     Release {
-        /// The token.
+        /// The fencing token.
         token: u64,
     },
     /// Sends an addition under a number of a session that may have been sent before.
     Resend {
-        /// The number.
+        /// Sequence number in its session.
         sequence: u64,
     },
 }
 
-/// What is known of an operation.
+/// The known outcome of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Outcome {
-    /// It was done.
+    /// It was done, with an answer.
     Ok {
-        /// What it came to.
+        /// The answer.
         answer: Answer,
         /// The revision that the store gave for it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,19 +152,19 @@ pub enum Outcome {
     },
 }
 
-/// What an operation came to.
+/// The answer to an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
-    /// There is nothing to tell.
+    /// Success without a value.
     Done,
     /// A value; none if the key is absent, or the queue is empty.
     Value(Option<String>),
-    /// What a compare-and-set came to.
+    /// Result of a compare-and-set.
     Swapped {
         /// Whether the new value was stored.
         swapped: bool,
-        /// The value now.
+        /// The value after it.
         value: Option<String>,
     },
     /// Whether there was anything to delete.
@@ -204,11 +204,11 @@ pub struct Change {
     pub value: Option<String>,
 }
 
-/// One process of a lease, as somebody saw it.
+/// One process of a lease, as a client saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSeen {
-    /// Its number.
+    /// Number of the process.
     pub process: u32,
     /// The revision of its end; none while it is alive.
     pub ended: Option<u64>,
@@ -217,7 +217,7 @@ pub struct ProcessSeen {
 }
 
 impl Operation {
-    /// What it came to, if that is known.
+    /// The answer, if it is known.
     pub fn answer(&self) -> Option<&Answer> {
         match &self.outcome {
             Outcome::Ok { answer, .. } => Some(answer),
@@ -233,8 +233,8 @@ impl Operation {
         }
     }
 
-    /// Whether it asked the store for something. What a watch hands out or a guarded
-    /// file takes is always certain, and says nothing of the store's answers.
+    /// Whether it was a request to the store. A watch event or the write of a guarded
+    /// file is always certain, and proves nothing of the store's answers.
     pub fn is_on_store(&self) -> bool {
         !matches!(
             self.action,
@@ -252,8 +252,8 @@ impl Operation {
         matches!(self.outcome, Outcome::Unknown { .. })
     }
 
-    /// The last moment at which it can have taken effect. An operation of which
-    /// nobody knows can take effect at any time.
+    /// The last moment at which it can have taken effect. An operation of unknown outcome
+    /// can take effect at any time.
     pub fn end(&self) -> Moment {
         match (self.is_unknown(), self.returned) {
             (false, Some(returned)) => returned,

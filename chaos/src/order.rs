@@ -1,5 +1,4 @@
-//! Points in time of which only bounds and some orders are known, and whether
-//! there is a placement of all of them.
+//! Points in time with known bounds and some known orders, and whether all of them can be placed.
 //!
 //! A set of bounds and orders can be placed iff no point comes before itself
 //! and every point's earliest moment, pushed along the orders, lies within its
@@ -9,14 +8,14 @@
 
 use crate::history::Moment;
 
-/// A point.
+/// A point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Point(usize);
 
 /// One point before another.
 pub type Before = (Point, Point);
 
-/// There is no placement. What was added last is not in the order.
+/// There is no placement. The last addition is not in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contradiction;
 
@@ -27,7 +26,7 @@ pub struct Order {
     latest: Vec<Moment>,
     after: Vec<Vec<usize>>,
     before: Vec<Vec<usize>>,
-    /// What to undo, newest last.
+    /// Changes to undo, newest last.
     trail: Vec<Change>,
 }
 
@@ -48,7 +47,7 @@ impl Order {
         Point(self.earliest.len() - 1)
     }
 
-    /// When a point can be, as far as it is known by now.
+    /// The bounds of a point that are known by now.
     pub fn bounds(&self, point: Point) -> (Moment, Moment) {
         (self.earliest[point.0], self.latest[point.0])
     }
@@ -115,7 +114,7 @@ impl Order {
                 return true;
             }
             for &later in &self.after[point] {
-                // Nothing behind a point that is surely later leads back.
+                // No point after one that is surely later leads back.
                 if self.earliest[later] <= self.latest[to] && !seen[later] {
                     seen[later] = true;
                     next.push(later);
@@ -164,23 +163,22 @@ impl Order {
     }
 }
 
-/// Something that can be in several ways, each of them orders that would have
-/// to hold.
+/// Alternatives, each of them orders that would have to hold.
 #[derive(Debug, Clone)]
 pub struct Choice {
-    /// The ways.
+    /// The alternatives.
     pub ways: Vec<Vec<Before>>,
 }
 
-/// What came of a set of choices.
+/// The result of a set of choices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chosen {
     /// All could be made together.
     All,
-    /// This one has no way left, whatever is chosen for those that have
-    /// several: it contradicts what is certain.
+    /// This one has no alternative left, whatever is chosen for those that have several:
+    /// it contradicts what is certain.
     None(usize),
-    /// Each has a way, but no combination was found to fit.
+    /// Each has an alternative, but no combination was found to fit.
     NoCombination,
     /// The search was given up.
     GivenUp,
@@ -201,7 +199,7 @@ pub fn choose(order: &mut Order, choices: &[Choice], steps_max: usize) -> Chosen
     }
 }
 
-/// Makes every choice that has one way left, until nothing follows any more.
+/// Makes every choice that has one alternative left, until nothing follows any more.
 /// `open` keeps those with several. The error is a choice without any.
 fn narrow(order: &mut Order, choices: &[Choice], open: &mut Vec<usize>) -> Result<(), usize> {
     loop {
@@ -226,7 +224,7 @@ fn narrow(order: &mut Order, choices: &[Choice], open: &mut Vec<usize>) -> Resul
     }
 }
 
-/// Tries the ways of the first open choice; none when the steps are used up.
+/// Tries the alternatives of the first open choice; none when the steps are used up.
 fn guess(order: &mut Order, choices: &[Choice], open: &[usize], steps: &mut usize) -> Option<bool> {
     let Some((&choice, rest)) = open.split_first() else { return Some(true) };
     for way in &choices[choice].ways {

@@ -18,7 +18,7 @@ use crate::{clock, json_lines};
 
 /// The folder of the clients' files, within that of the run.
 pub const HISTORY: &str = "history";
-/// The file that says how the run was made.
+/// The file that describes the run.
 pub const DESCRIPTION: &str = "run.json";
 
 /// One line of a client's file.
@@ -31,20 +31,15 @@ enum Line {
         id: u64,
         /// The moment before.
         at: Moment,
-        /// For which checker.
         workload: String,
-        /// On what.
         key: String,
-        /// What is asked.
         action: Action,
     },
     /// A call has ended.
     Return {
-        /// Which.
         id: u64,
         /// The moment after.
         at: Moment,
-        /// What is known of it.
         outcome: Outcome,
     },
 }
@@ -83,8 +78,7 @@ impl ClientFile {
 /// A run that was read again.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
-    /// How it was made; none if its run was killed before it wrote that, or somebody
-    /// took it away.
+    /// How it was made; none if its run was killed before it wrote that, or the file was removed.
     pub description: Option<Description>,
     /// In order of their calls.
     pub operations: Vec<Operation>,
@@ -97,15 +91,15 @@ pub struct Recording {
 /// Why a recorded run cannot be judged.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was recorded cannot be read.
+    /// The records cannot be read.
     #[error(transparent)]
     Lines(#[from] json_lines::Error),
     /// The description is not one.
     #[error("{}: {why}", path.display())]
     Description {
-        /// The file.
+        /// The file that was read.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parse error.
         why: serde_json::Error,
     },
     /// There is nothing to judge.
@@ -114,7 +108,7 @@ pub enum Error {
         path.display()
     )]
     Empty {
-        /// The folder.
+        /// The folder that was read.
         path: PathBuf,
     },
 }
@@ -125,7 +119,7 @@ impl Recording {
         folder.join(HISTORY).is_dir()
     }
 
-    /// Reads a folder.
+    /// Reads the recording in a folder.
     pub fn read(folder: &Path) -> Result<Recording, Error> {
         let mut recording = Recording { description: describe(folder)?, ..Recording::default() };
         for (client, path) in json_lines::files(&folder.join(HISTORY))? {

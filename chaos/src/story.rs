@@ -23,26 +23,26 @@ pub const NEVER: Moment = Moment::MAX;
 /// One run of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Its name.
+    /// Name of the run.
     pub name: String,
     /// From when on it may have been opened.
     pub opens: Moment,
 }
 
-/// One incarnation, as its own program and whoever ran it know it.
+/// One incarnation, as its own program and its runner recorded it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Participant {
     /// The place of its run among all.
     pub run: usize,
     /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// The incarnation that it was told.
+    /// The incarnation that it was given.
     pub incarnation: Incarnation,
-    /// The revision of its registration that it was told.
+    /// The revision of its registration that it got.
     pub since: Revision,
     /// Its program.
     pub program: Program,
-    /// What it registered as.
+    /// The role of its registration.
     pub role: Role,
     /// The numbers that it gave.
     pub policy: Policy,
@@ -50,19 +50,19 @@ pub struct Participant {
     pub registered: (Moment, Moment),
     /// Its calls, in order.
     pub calls: Vec<Call>,
-    /// Which way it went behind atomic blocks, in order.
+    /// Branches that it took after atomic blocks, in order.
     pub branches: Vec<Branch>,
     /// When it began to leave.
     pub leaves: Option<Moment>,
-    /// By when its end was final for itself: it was told so, or had left.
+    /// When its end was final for itself: it was notified, or had left.
     pub over: Option<Moment>,
-    /// When it was told that it has lost its hold.
+    /// When it was notified that it has lost its hold.
     pub lost: Option<Moment>,
     /// When its program was about to be killed, or else was found dead.
     pub dies: Option<Moment>,
     /// When it, or the agent that speaks for it, was first paused or cut off.
     pub disturbed: Option<Moment>,
-    /// When somebody else first tried to register its process.
+    /// When another program first tried to register its process.
     pub contested: Option<Moment>,
     /// From when on it may have been taken for dead without knowing it: it was
     /// disturbed or contested, others met in a round that evicts, or another
@@ -73,27 +73,27 @@ pub struct Participant {
 /// One call of an incarnation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// What was called.
+    /// The call.
     pub arrival: Arrival,
     /// When it began.
     pub at: Moment,
-    /// What came of it, and when; none if that was not recorded.
+    /// The answer, and when; none if that was not recorded.
     pub answer: Option<(Moment, Answer)>,
 }
 
-/// What came of a call.
+/// The answer to a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// An outcome.
+    /// The outcome of its round.
     Outcome(Outcome),
-    /// No outcome.
+    /// No outcome, with its meaning.
     Failed(Meaning),
 }
 
-/// The way that a program went behind an atomic block.
+/// The branch that a program took after an atomic block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Branch {
-    /// When.
+    /// When it took it.
     pub at: Moment,
     /// The generation that entered the block.
     pub block: Generation,
@@ -101,7 +101,7 @@ pub struct Branch {
     pub succeeded: bool,
 }
 
-/// What a history tells.
+/// A history as participants, calls and closings.
 #[derive(Debug, Default)]
 pub struct Story {
     /// All runs, in their order.
@@ -109,20 +109,19 @@ pub struct Story {
     /// All incarnations, in the order of run, process and incarnation.
     pub participants: Vec<Participant>,
     by_id: BTreeMap<(ProcessId, Incarnation), usize>,
-    /// Registrations of which nobody knows what came of them: the place of the
-    /// run, the process, and when.
+    /// Registrations of unknown outcome: the place of the run, the process, and when.
     pub unheard: Vec<(usize, ProcessId, Moment)>,
-    /// Generations that somebody was told of, in order, with everybody who was:
-    /// the incarnation, the number of its call from 0.
+    /// Generations that at least one member was notified of, in order, with those
+    /// members: the incarnation, the number of its call from 0.
     pub closings: BTreeMap<Generation, Vec<(usize, usize)>>,
-    /// What the store says.
+    /// The store's own account.
     pub testimony: Vec<Event>,
     /// Records that make no sense where they stand.
     pub nonsense: Vec<String>,
 }
 
 impl Story {
-    /// Puts a history together.
+    /// Puts the records of a history together.
     pub fn of(history: &History) -> Story {
         let mut story = Story::default();
         let all = history.programs.iter();
@@ -169,8 +168,7 @@ impl Story {
         story
     }
 
-    /// The runs in their order: one of which nobody said that it opens is the
-    /// first.
+    /// The runs in their order: one that no event opens is the first.
     fn find_runs(&mut self, history: &History, told: &[Account]) {
         let mut announced = Vec::new();
         for Record { at, what } in history.programs.values().flatten() {
@@ -190,7 +188,7 @@ impl Story {
         self.runs.extend(announced);
     }
 
-    /// What whoever ran the programs saw, and what the store says.
+    /// Adds what the runner of the programs saw, and the store's own account.
     fn see(&mut self, at: Moment, what: &What) {
         match what {
             What::Kill { program } | What::Dead { program, .. } => {
@@ -234,7 +232,7 @@ impl Story {
         }
     }
 
-    /// The outcome that a member was told.
+    /// The outcome that a member got.
     pub fn outcome(&self, (participant, call): (usize, usize)) -> &Outcome {
         match &self.participants[participant].calls[call].answer {
             Some((_, Answer::Outcome(outcome))) => outcome,
@@ -242,19 +240,18 @@ impl Story {
         }
     }
 
-    /// The round that a generation closed, as the first says who was told.
+    /// The round that a generation closed, from the first member that was notified.
     pub fn round(&self, generation: Generation) -> &Round {
         let (participant, call) = self.closings[&generation][0];
         &self.participants[participant].calls[call].arrival.round
     }
 
-    /// What the first of those was told who were told of a generation.
+    /// The outcome that the first notified member of a generation got.
     pub fn told(&self, generation: Generation) -> Option<&Outcome> {
         Some(self.outcome(*self.closings.get(&generation)?.first()?))
     }
 
-    /// Whose a round among a generation is: its members, or of an iteration
-    /// those with a rank.
+    /// The scope of a round among a generation: its members, or of an iteration those with a rank.
     pub fn scope_of(&self, generation: Generation) -> Option<Vec<(ProcessId, Incarnation)>> {
         let Outcome { members, advance, .. } = self.told(generation)?;
         let takes_part = |(place, member): (usize, &(ProcessId, Incarnation))| {
@@ -274,7 +271,7 @@ impl Story {
         from..to
     }
 
-    /// An incarnation.
+    /// The place of an incarnation.
     pub fn find(&self, process: ProcessId, incarnation: Incarnation) -> Option<usize> {
         self.by_id.get(&(process, incarnation)).copied()
     }
@@ -294,12 +291,12 @@ impl Story {
 }
 
 impl Call {
-    /// What the round is for.
+    /// The verb of the round.
     pub fn verb(&self) -> Verb {
         self.arrival.round.verb
     }
 
-    /// Whether nobody knows what it came to: it may have been counted.
+    /// Whether its outcome is unknown: it may have been counted.
     pub fn is_open(&self) -> bool {
         match &self.answer {
             None | Some((_, Answer::Failed(Meaning::Unknown | Meaning::Ended | Meaning::Lost))) => {

@@ -1,4 +1,4 @@
-//! What a recorded run came to: the verdict, and why.
+//! The verdict on a recorded run, and why.
 
 mod recovery;
 mod tested;
@@ -14,11 +14,10 @@ use crate::workload::Workload;
 
 pub use recovery::{Recovery, RecoveryFigures};
 
-/// Of a hundred operations of each workload on the store so many must be known for
-/// certain.
+/// Percentage of each workload's operations on the store that must have a known outcome.
 pub const DEFINITE_PERCENT_MIN: u64 = 90;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// The verdict.
@@ -27,7 +26,7 @@ pub struct Summary {
     pub reasons: Vec<String>,
     /// How the run was made.
     pub description: Description,
-    /// What each checker says of each workload.
+    /// Each checker's judgement of each workload.
     pub judgements: Vec<(String, Judgement)>,
     /// Operations on the store by what is known of them.
     pub counts: Counts,
@@ -35,20 +34,20 @@ pub struct Summary {
     pub workloads: Vec<(String, Counts)>,
     /// How long each fault kept writes from being acknowledged.
     pub recoveries: Vec<Recovery>,
-    /// What could not be read.
+    /// Parts that could not be read.
     pub notes: Vec<String>,
-    /// What was judged, in order of the calls.
+    /// The judged operations, in order of the calls.
     pub operations: Vec<Operation>,
 }
 
 /// Operations by what is known of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Done.
+    /// Operations that took effect.
     pub ok: u64,
-    /// Not done.
+    /// Operations that certainly had no effect.
     pub refused: u64,
-    /// Done or not.
+    /// Operations of unknown outcome.
     pub unknown: u64,
 }
 
@@ -66,7 +65,7 @@ impl Counts {
         counts
     }
 
-    /// All of them.
+    /// Number of all operations.
     pub fn all(self) -> u64 {
         self.ok + self.refused + self.unknown
     }
@@ -80,8 +79,8 @@ impl Counts {
     }
 }
 
-/// Judges all operations, each workload by its checkers, whose searches are given
-/// up after so many configurations of one key.
+/// Judges all operations, each workload by its checkers, whose searches stop after so
+/// many configurations of one key.
 pub fn judge(operations: &[Operation], configurations_max: usize) -> Vec<(String, Judgement)> {
     let mut judgements = Vec::new();
     for (name, operations) in by_workload(operations) {
@@ -187,7 +186,7 @@ fn verdict(
     (verdict, failures)
 }
 
-/// What a record lacks.
+/// Missing parts of a record.
 struct Gaps {
     /// In words.
     doubts: Vec<String>,
@@ -230,8 +229,8 @@ fn gaps(description: Option<&Description>, calls: &BTreeMap<String, u64>, cut: &
     gaps
 }
 
-/// Which workloads were not tested, and why. Those that were asked for, and those
-/// that left operations behind.
+/// Workloads that were not tested, and why: of those that were asked for, and those that
+/// left operations.
 fn untested(description: &Description, operations: &[Operation]) -> Vec<String> {
     let clients: HashSet<&str> = description.clients.iter().map(|it| it.name.as_str()).collect();
     let mut workloads = by_workload(operations);

@@ -32,11 +32,11 @@ use crate::statistics::Counters;
 /// Time that a closing client gives the cluster to end its session.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A leader that was found and has answered nothing for so long is asked for proof
-/// that it leads.
+/// A leader that has answered nothing for this long is asked for proof that it
+/// leads.
 const PROOF_AFTER: Duration = Duration::from_millis(300);
 
-/// What the handles tell the task.
+/// What the handles send to the task.
 #[derive(Debug)]
 pub(crate) enum Event {
     Submit(CallId, Box<Call>),
@@ -46,7 +46,6 @@ pub(crate) enum Event {
     Close,
 }
 
-/// The task's state.
 pub(crate) struct Actor {
     options: Options,
     inbox: mpsc::UnboundedReceiver<Event>,
@@ -63,9 +62,9 @@ pub(crate) struct Actor {
     /// Since when a leader has owed proof that it leads.
     unanswered_since: Option<Instant>,
     /// Since when the connected node has owed an answer that it gives at once, and
-    /// said nothing.
+    /// been silent.
     owes_since: Option<Instant>,
-    /// What this program last told of itself, and when.
+    /// The latest report of this program, and when it was made.
     report: Option<(AgentReport, Instant)>,
     /// Set once the client is being closed: when to stop waiting.
     farewell: Option<Instant>,
@@ -81,10 +80,10 @@ struct Link {
     poll: Asked,
     /// The question whether the node is alive, while it is open.
     probe: Asked,
-    /// Whether the node has yet to hear the report, and would understand it.
+    /// Whether the report is still to be sent to the node, which would understand it.
     report_due: bool,
     takes_reports: bool,
-    /// Heartbeats as last seen: what moves, in either direction, is no silence.
+    /// Heartbeats as last seen: a connection on which anything moves is not silent.
     moved: u64,
 }
 
@@ -107,7 +106,7 @@ enum Wake {
     Incoming(Option<Result<Vec<Reply>, ConnectionError>>),
     Attempt(Route, Result<(Hello, Connection), ConnectionError>),
     LookoutAttempt(Route, Result<(Hello, Connection), ConnectionError>),
-    /// What the lookout said; none = it is gone.
+    /// Replies of the lookout; none = it is gone.
     Lookout(Option<Vec<Reply>>),
     Time,
 }
@@ -144,8 +143,8 @@ impl Actor {
         }
     }
 
-    /// Writes down what another process would have to know, and goes on with the session
-    /// that one left, if one did.
+    /// Keeps a ledger for the next process, and goes on with the session that another
+    /// one left, if one did.
     pub(crate) fn keep(&mut self, ledger: Box<dyn Ledger>, resumed: Option<&Resumed>) {
         self.calls.keep(ledger);
         if let Some(Resumed { session, window, ttl, next, in_flight }) = resumed {
@@ -200,8 +199,8 @@ impl Actor {
             .min()
     }
 
-    /// Whoever wants the leader and has none waits, and so does whoever asked a
-    /// leader that does not prove that it leads.
+    /// Notes since when callers have waited for a leader, or for proof that the
+    /// present one leads.
     fn note_unanswered(&mut self, now: Instant) {
         let wants_leader = self.calls.wants() == Wants::Leader;
         if wants_leader && !self.leader_tracker.leads() {
@@ -212,7 +211,7 @@ impl Actor {
         self.counters.set_unanswered_since(self.unanswered_since);
     }
 
-    /// A long frame that is under way is no silence.
+    /// A connection on which a long frame makes progress is not silent.
     fn note_progress(&mut self, now: Instant) {
         let Some(link) = &mut self.link else { return };
         let moved = link.connection.activity();
@@ -284,8 +283,8 @@ impl Actor {
         }
     }
 
-    /// What it takes of a connection. After a leader that owed an answer another one
-    /// is looked for, were it only to know that there is one.
+    /// What it needs of a connection. While a leader owes an answer another one is
+    /// looked for, if only to know that there is one.
     fn wants(&self) -> Wants {
         match self.unanswered_since {
             Some(_) => Wants::Leader,
@@ -302,7 +301,7 @@ impl Actor {
         answers && is_answer || self.calls.proves_leader(reply)
     }
 
-    /// Asks a leader that says nothing else for proof; answers when to look again.
+    /// Asks a leader that sends nothing else for proof; answers when to look again.
     fn ask_for_proof(&mut self, now: Instant) -> Option<Instant> {
         let since = self.unanswered_since?;
         let link = self.link.as_mut().filter(|_| self.leader_tracker.leads())?;
@@ -361,7 +360,7 @@ impl Actor {
     }
 
     fn close(&mut self) {
-        // What was submitted before comes to its end like everything else.
+        // What was submitted before is completed like everything else.
         self.inbox.close();
         while let Ok(event) = self.inbox.try_recv() {
             if let Event::Submit(id, call) = event {
@@ -372,7 +371,7 @@ impl Actor {
         self.farewell = Some(Instant::now() + FAREWELL);
     }
 
-    /// Whether the client was closed and its session ended, or cannot be.
+    /// Whether the client was closed, and its session has ended or cannot be ended.
     fn is_over(&self) -> bool {
         let Some(farewell) = self.farewell else { return false };
         self.calls.session_keeper.is_over() || self.link.is_none() || Instant::now() >= farewell
@@ -412,8 +411,8 @@ impl Actor {
         }
         if !batch.is_empty() {
             self.calls.commit();
-            // There was room a moment ago and nobody else sends. If the writer
-            // is gone, the reader's end says why.
+            // There was room a moment ago and this task alone sends. If the
+            // writer is gone, the reader's end says why.
             let _ = link.connection.outgoing.try_send(batch);
         }
     }
@@ -425,7 +424,7 @@ impl Actor {
         for reply in replies {
             if self.proves_leader(&reply) {
                 self.unanswered_since = None;
-                // Known before the caller hears its answer.
+                // Known before the caller gets its answer.
                 self.counters.set_unanswered_since(None);
             }
             let random = &mut || self.random.random();
@@ -551,14 +550,14 @@ impl Actor {
     }
 }
 
-/// Something that every node answers at once, at no cost. Linearizable, only
-/// the leader answers it with anything but a problem.
+/// A question that every node answers at once, at no cost. If it is linearizable,
+/// every node but the leader answers a problem.
 fn question(stale: bool) -> RequestBody {
     let read = Read::QueueLength { scope: Scope::default(), key: Blob::from("") };
     RequestBody::Read { read, stale }
 }
 
-/// Whether it is answered at once by a node that is well.
+/// Whether a healthy node answers it at once.
 fn is_prompt(request: &Request) -> bool {
     matches!(
         request.body,
@@ -568,8 +567,8 @@ fn is_prompt(request: &Request) -> bool {
 
 async fn has_room(writer: Option<&mpsc::Sender<Vec<Request>>>) {
     match writer {
-        // The permit is given back at once; nobody else sends. A writer that
-        // has ended has said why through the reader's channel.
+        // The permit is given back at once; this task alone sends. A writer
+        // that has ended has said why through the reader's channel.
         Some(writer) if writer.reserve().await.is_ok() => {}
         _ => std::future::pending().await,
     }

@@ -1,4 +1,4 @@
-//! One open call: what was asked, who wants to know, how far it got.
+//! One open call: what was asked, who waits for it, how far it got.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) type CallId = u64;
 /// harmless.
 pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, Error>>;
 
-/// What was asked, and by whom.
+/// What was asked, and where the answer goes.
 #[derive(Debug)]
 pub(crate) enum Ask {
     Propose {
@@ -56,9 +56,9 @@ pub(crate) enum Ask {
 
 #[derive(Debug)]
 pub(crate) struct Pipeline {
-    /// What goes out, the same each time: a copy may be on its way.
+    /// What goes out, the same each time: a copy may be under way.
     pub(crate) command: Command,
-    /// Whose each of its commands is; none once its caller has left.
+    /// The call of each of its commands; none once its caller has left.
     pub(crate) members: Vec<Option<CallId>>,
 }
 
@@ -109,14 +109,14 @@ pub(crate) struct Call {
     pub(crate) deadline: Option<Instant>,
     /// A read is held back until then, for others to join it.
     pub(crate) not_before: Option<Instant>,
-    /// How many sessions were lost when its handle was bound to one: it goes out
-    /// in none that follows the loss of that.
+    /// How many sessions were lost when its handle was bound to one: once that
+    /// one is lost too, the call goes out in no other.
     pub(crate) bound: Option<u64>,
-    /// By what the next process would find it again.
+    /// The mark by which the next process finds it again.
     pub(crate) mark: Option<Mark>,
     /// Encoded size of the request, about.
     pub(crate) bytes: usize,
-    /// What it may go together with, if it is a small command on keys or a pipeline.
+    /// The small calls that it may go out with, if it is a small command on keys or a pipeline.
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) progress: Progress,
     /// Given back when the call is dropped.
@@ -156,7 +156,7 @@ impl Ask {
         matches!(self, Ask::Propose { .. } | Ask::Pipeline(_) | Ask::Admin { .. })
     }
 
-    /// Whether it comes to the same however often it is sent: it needs no
+    /// Whether it has the same effect however often it is sent: it needs no
     /// session, and goes out before all others.
     pub(crate) fn names_itself(&self) -> bool {
         matches!(self, Ask::Propose { command, .. } if names_itself(command))
@@ -190,7 +190,7 @@ impl Ask {
     pub(crate) fn fail(self, error: Error) {
         match self {
             Ask::Propose { reply, .. } => drop(reply.send(Err(error))),
-            // Its callers are told by `Calls::fail`.
+            // `Calls::fail` answers its callers.
             Ask::Pipeline(_) => {}
             Ask::Read { reply, .. } => drop(reply.send(Err(error))),
             Ask::Wait { reply, .. } => drop(reply.send(Err(error))),
@@ -203,10 +203,10 @@ impl Ask {
     }
 }
 
-/// Whether a nonce, a lease or the number of a call says what a command is.
+/// Whether a nonce, a lease or a call number identifies the command.
 pub(crate) fn names_itself(command: &Command) -> bool {
     match command {
-        // What a grant came to is kept by the session alone.
+        // Only the session keeps the outcome of a grant.
         Command::Lease(LeaseCommand::Grant { .. } | LeaseCommand::Join { .. }) => false,
         Command::Lease(_) | Command::Round(_) => true,
         Command::Process(command) => !matches!(command, ProcessCommand::Remove { .. }),
@@ -229,7 +229,7 @@ impl Call {
         }
     }
 
-    /// Whether it is a command that a session makes exactly one of.
+    /// Whether it is a command that takes a place in a session.
     pub(crate) fn needs_session(&self) -> bool {
         match self.ask {
             Ask::Propose { .. } => !self.ask.names_itself(),

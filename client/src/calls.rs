@@ -43,7 +43,7 @@ pub(crate) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) struct Calls {
     pub(crate) open: BTreeMap<CallId, Call>,
     /// Calls on the present connection, by the id they have there. A call gets
-    /// a new id each time it is sent, so that a late reply finds nobody.
+    /// a new id each time it is sent, so that a late reply is ignored.
     pub(crate) on_wire: BTreeMap<u64, CallId>,
     pub(crate) session_keeper: SessionKeeper,
     pub(crate) counters: Arc<Counters>,
@@ -63,16 +63,16 @@ pub(crate) struct Calls {
     minor: u32,
     /// Whether the cluster is known to take pipelines.
     pipelines: bool,
-    /// How many calls of its own it has made.
+    /// How many calls of its own, for pipelines, it has made.
     last_own: u64,
     /// The session that ended last.
     over: SessionId,
-    /// Where it is written what another process would have to know.
+    /// Where to write what the next process has to know.
     ledger: Option<Box<dyn Ledger>>,
-    /// Calls that are answered, and their sequences, until their callers have the answers
-    /// safe.
+    /// Calls that are answered, and their sequences, until their callers have stored the
+    /// answers.
     unsettled: BTreeMap<CallId, u64>,
-    /// How many of them there are of each sequence.
+    /// How many of them there are for each sequence.
     unsettled_of: BTreeMap<u64, usize>,
 }
 
@@ -146,7 +146,7 @@ impl Calls {
         }
     }
 
-    /// Puts a call where it waits to be sent, or for company.
+    /// Puts a call where it waits to be sent, or for others to join it.
     fn hold_or_enqueue(&mut self, id: CallId) {
         match self.open.get(&id).and_then(|call| call.not_before) {
             Some(at) => {
@@ -156,10 +156,10 @@ impl Calls {
         }
     }
 
-    /// Somebody who waits until then at most, or not at all, has joined a read.
+    /// A caller that waits until then at most, or not at all, has joined a read.
     fn hasten(&mut self, id: CallId, by: Option<Instant>) {
         let Some(call) = self.open.get_mut(&id) else { return };
-        // None comes before every time.
+        // `None` sorts before every time.
         if let Some(at) = call.not_before
             && by < Some(at)
             && self.held.remove(&(at, id))
@@ -170,7 +170,7 @@ impl Calls {
     }
 
     /// Makes a caller the lead of a read that is not on the wire. It is held
-    /// back no longer than the most hurried of those who share it would be.
+    /// back only as long as the most hurried of its callers allows.
     fn lead_on(&mut self, id: CallId) {
         let hurried = match self.open.get(&id).map(|call| &call.ask) {
             Some(Ask::Read { read, .. }) => {
@@ -185,7 +185,7 @@ impl Calls {
         self.hold_or_enqueue(id);
     }
 
-    /// Nobody waits for this call any more.
+    /// The caller of this call has left.
     pub(crate) fn abandon(&mut self, id: CallId) {
         let effect = self.open.get(&id).map(|call| self.effect(call));
         self.remove(id);
@@ -195,7 +195,7 @@ impl Calls {
         self.settled(id);
     }
 
-    /// A watch or a feed that was cut because its consumer was slow goes on.
+    /// A watch or a feed that was cut for its slow consumer goes on.
     pub(crate) fn has_room(&mut self, id: CallId) {
         if self.open.get(&id).is_some_and(|call| call.progress.wire.is_none()) {
             self.enqueue(id);
@@ -254,7 +254,7 @@ impl Calls {
             || (leads && (commands || !queues.first.is_empty() || !queues.to_leader.is_empty()))
     }
 
-    /// Fills a frame with what is waiting, within its bounds. What goes into
+    /// Fills a frame with what is waiting, within its bounds. What is put into
     /// it counts as sent.
     pub(crate) fn fill(&mut self, batch: &mut Vec<Request>, leads: bool, now: Instant) {
         while batch.len() < BATCH_REQUESTS_MAX
@@ -326,7 +326,7 @@ impl Calls {
             self.counters.resent.add(1);
         }
         if let Ask::Propose { command: Command::Lease(command), .. } = &call.ask {
-            // An older node knows no command beside a session.
+            // An older node knows no command outside a session.
             session = self.session_keeper.beside(command).filter(|_| self.minor >= MINOR_EVENTS);
         }
         if call.needs_session() {
@@ -358,7 +358,7 @@ impl Calls {
     }
 
     /// The connected node would take this call for a broken frame, and close the
-    /// connection of all.
+    /// connection.
     fn not_understood(&mut self, id: CallId) {
         let uncertain = self.open.get(&id).is_some_and(|call| call.progress.uncertain);
         let text = "the node that was asked is too old for this; upgrade all nodes of the cluster, and \
@@ -491,7 +491,7 @@ impl Calls {
         Some(call)
     }
 
-    /// A caller goes on with a read in the place of the one that led it.
+    /// A caller takes over a read from the one that led it.
     fn succeed(&mut self, successor: CallId, progress: Progress, delayed: bool) {
         let Some(call) = self.open.get_mut(&successor) else { return };
         let wire = progress.wire;
@@ -507,7 +507,7 @@ impl Calls {
         }
     }
 
-    /// Takes out everybody who shares what a node said to this call.
+    /// Takes out all calls that share what a node answered to this one.
     pub(crate) fn take_sharers(&mut self, id: CallId) -> VecDeque<CallId> {
         match self.open.get(&id).map(|call| &call.ask) {
             Some(Ask::Read { read, stale: false, .. }) => self.flights.take_aboard(read, id),
@@ -515,8 +515,8 @@ impl Calls {
         }
     }
 
-    /// The call that is sent for this one: another's, if it shares a read or goes
-    /// with a pipeline.
+    /// The call that is sent for this one: another one, if it shares a read or is
+    /// part of a pipeline.
     fn sent_for<'a>(&'a self, call: &'a Call) -> &'a Call {
         let lead = match &call.ask {
             Ask::Read { read, stale: false, .. } => self.flights.lead(read),
@@ -547,7 +547,7 @@ impl Calls {
         call.ask.fail(error);
     }
 
-    /// No node lets this client in: nothing that is open was ever sent.
+    /// No node lets this client in: no open call was ever sent.
     pub(crate) fn shut_out(&mut self, problem: &Problem) {
         let ids: Vec<CallId> = self.open.keys().copied().collect();
         for id in ids {

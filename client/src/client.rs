@@ -30,7 +30,7 @@ use crate::statistics::{Counters, Statistics};
 use crate::watch::Watch;
 
 /// Most commands and reads open at a time; further callers wait their turn. A
-/// node reads on from a connection with that many requests under way.
+/// node goes on reading from a connection with that many requests under way.
 pub const OPEN_CALLS_MAX: usize = 4_096;
 /// Most bytes of open calls; further callers wait their turn. Commands of
 /// leases, processes and rounds have as much of both for themselves.
@@ -42,7 +42,7 @@ pub const OPEN_WATCHES_MAX: usize = 1_024;
 /// Longest request, encoded. Leaves room in a frame for its envelope.
 pub const REQUEST_BYTES_MAX: usize = holdfast_api::stream::FRAME_BYTES_MAX as usize - 1024;
 
-/// What a command on keys takes beside them, encoded, and beside each key.
+/// What a command on keys takes besides them, encoded, and besides each key.
 const KV_ENVELOPE_BYTES: usize = 128;
 const KV_KEY_BYTES: usize = 32;
 
@@ -71,7 +71,7 @@ struct Shared {
     credentials: Credentials,
     calls: Bounds,
     waits: Bounds,
-    /// Of what keeps a host alive: no other call takes its room.
+    /// For commands that keep a host alive: no other call takes their room.
     first: Bounds,
     watches: Arc<Semaphore>,
     tasks: TaskTracker,
@@ -87,7 +87,7 @@ struct Bounds {
 /// How fresh a read must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Consistency {
-    /// It sees every write that was acknowledged before it began.
+    /// It sees every write that was acknowledged before the read began.
     #[default]
     Linearizable,
     /// Any node answers from what it has, however old. Works without a quorum.
@@ -105,9 +105,9 @@ impl Client {
         Client::start(options, |_| {})
     }
 
-    /// A client that writes down what another process would have to know to go on with
-    /// its session, and goes on with the one that was left, if there is one. Answers the
-    /// commands that go out again, too.
+    /// A client that writes down what another process has to know to go on with its
+    /// session, and goes on with the one that was left, if there is one. Also answers
+    /// the commands that are sent again.
     ///
     /// # Panics
     ///
@@ -159,11 +159,11 @@ impl Client {
 
     /// A handle whose commands belong to the present session: once that is lost,
     /// they fail with [`Error::SessionExpired`] instead of going out under the
-    /// next one. For whoever acts in the name of others that must not go on
-    /// unnoticed: a host that was taken for dead has lost its session.
+    /// next one. For callers that act for others and must not go on unnoticed: a
+    /// host that was declared dead has lost its session.
     ///
-    /// A session that was merely unused for too long, by a host that no process was
-    /// registered on, is not lost: nobody was taken for dead with it. What was under
+    /// A session that was merely unused for too long, by a host without registered
+    /// processes, is not lost: no process was declared dead with it. What was under
     /// way then fails all the same, if it may have been applied.
     pub fn bound_to_session(&self) -> Client {
         let bound = Some(self.shared.counters.sessions_lost.get());
@@ -172,8 +172,8 @@ impl Client {
 
     /// Applies a command exactly once, through however many connections and
     /// leaders that takes. Commands of leases, processes and rounds go before all
-    /// others, and need no session: they say themselves what they are. What the state machine refused is
-    /// [`Error::Refused`].
+    /// others, and need no session: they identify themselves. What the state
+    /// machine refused is [`Error::Refused`].
     ///
     /// If the deadline passes, or the future is dropped, before the answer is
     /// there, the command is not sent again, but may have been applied.
@@ -187,8 +187,8 @@ impl Client {
         self.call(ask, bytes, bounds, deadline).await
     }
 
-    /// The same, with a mark by which another process would find it again. Its place in
-    /// the session is held until the caller has the answer safe.
+    /// The same, with a mark by which another process finds it again. Its place in the
+    /// session is held until the caller has stored the answer.
     pub async fn propose_marked(
         &self,
         command: Command,
@@ -219,8 +219,8 @@ impl Client {
     }
 
     /// A linearizable read that waits for company: it is sent at `not_before`,
-    /// and everybody who has asked the same until then shares it. Somebody who
-    /// asks the same without waiting takes it along.
+    /// and shared by all callers that have asked the same until then. A caller
+    /// that asks the same without waiting sends it at once.
     pub async fn read_together(
         &self,
         read: Read,
@@ -260,9 +260,9 @@ impl Client {
         self.call(ask, bytes, &self.shared.waits, deadline).await
     }
 
-    /// Reads what a lease has to tell its holder behind `since`. `have` names
-    /// the generations whose members the caller keeps, the latest told last
-    /// (see [`Feed::note_rosters`](holdfast_api::Feed::note_rosters)).
+    /// Reads what was decided for a lease after `since`. `have` names the
+    /// generations whose members the caller keeps, the latest last (see
+    /// [`Feed::note_rosters`](holdfast_api::Feed::note_rosters)).
     pub async fn feed(
         &self,
         lease: LeaseId,
@@ -277,7 +277,7 @@ impl Client {
         Ok(FeedReader::new(mailbox, guard, since, have))
     }
 
-    /// Hears of what happens in a job behind a revision: registrations, ends,
+    /// Subscribes to the events of a job after a revision: registrations, ends,
     /// promotions, iterations with other members, failed rounds, the end of a
     /// run. A job that is not there yet is waited for.
     pub async fn events(&self, job: Name, after: Revision) -> Result<Events, Error> {
@@ -321,24 +321,23 @@ impl Client {
         Ok(self.ask(read, Consistency::Linearizable, deadline).await?.revision)
     }
 
-    /// The status document, from whichever node is at hand.
+    /// The status document, from any node.
     pub async fn status(&self, deadline: Deadline) -> Result<Status, Error> {
         self.call(|reply| Ask::Status { reply }, 0, &self.shared.calls, deadline).await
     }
 
-    /// An operator's wish. Sent again only if it certainly had no effect.
+    /// An operator's request. Sent again only if it certainly had no effect.
     pub async fn admin(&self, admin: Admin, deadline: Deadline) -> Result<(), Error> {
         let bytes = encoded_bytes(&admin);
         let ask = |reply| Ask::Admin { admin, reply };
         self.call(ask, bytes, &self.shared.calls, deadline).await
     }
 
-    /// What this program tells of itself, for operators to see: the present
-    /// node hears it now, and each that follows when it is connected to. Nodes
-    /// that are too old to understand it hear nothing. It keeps no connection
-    /// alive by itself.
+    /// Reports on this program, for operators to see: to the present node now,
+    /// and to each further node once connected. Nodes that are too old to
+    /// understand it get nothing. It keeps no connection alive by itself.
     pub fn report(&self, report: AgentReport) {
-        // A task that has ended has nobody left to tell.
+        // A task that has ended sends no report.
         let _ = self.shared.events.send(Event::Report(Box::new(report)));
     }
 
@@ -347,7 +346,7 @@ impl Client {
         Keys::new(self.clone(), scope)
     }
 
-    /// What this client has been through.
+    /// Counters of this client.
     pub fn statistics(&self) -> Statistics {
         self.shared.counters.read()
     }
@@ -357,7 +356,7 @@ impl Client {
         self.shared.counters.addresses()
     }
 
-    /// What it shows to the nodes, and whom it trusts.
+    /// What it shows to the nodes, and which ones it trusts.
     pub fn credentials(&self) -> &Credentials {
         &self.shared.credentials
     }
@@ -366,7 +365,7 @@ impl Client {
     /// still open on clones end with [`Error::Closed`]. Returns within two
     /// seconds.
     pub async fn close(self) {
-        // A task that has ended already needs no telling.
+        // A task that has ended is closed already.
         let _ = self.shared.events.send(Event::Close);
         self.shared.tasks.close();
         if tokio::time::timeout(CLOSE_TIMEOUT, self.shared.tasks.wait()).await.is_err() {
@@ -401,7 +400,7 @@ impl Client {
         result
     }
 
-    /// Waits for a share of the client's bounds, for what is not too long anyway.
+    /// Waits for a share of the client's bounds; refuses a request that is too long.
     async fn admit_request(
         &self,
         bytes: usize,
@@ -479,7 +478,7 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// Tells the client's task when nobody waits for a call any more.
+/// Notifies the client's task when a caller has stopped waiting for a call.
 #[derive(Debug)]
 pub(crate) struct CallGuard {
     id: CallId,

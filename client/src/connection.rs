@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 use crate::credentials::{Credentials, Tls};
 use crate::token_file::{self, TokenFileError};
 
-/// Longest frame, either way.
+/// Longest frame, in either direction.
 const FRAME_BYTES_MAX: usize = stream::FRAME_BYTES_MAX as usize;
 /// Most frames read and not yet looked at.
 const INCOMING_FRAMES_MAX: usize = 4;
@@ -31,7 +31,7 @@ const INCOMING_FRAMES_MAX: usize = 4;
 const READ_BYTES: usize = 16 * 1024;
 /// Bytes that one write hands over at most.
 const WRITE_BYTES: usize = 256 * 1024;
-/// A connection on which the node's host confirms nothing for so long has ended.
+/// A connection on which the node's host confirms nothing for this long has ended.
 const GONE_AFTER: Duration = Duration::from_secs(7);
 /// Longest body of a refused handshake that is read for its reason.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
@@ -86,8 +86,7 @@ impl ConnectionError {
 /// A connection in use. Dropping it ends it and its tasks.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// One frame's worth of requests at a time; what waits meanwhile goes into
-    /// the next.
+    /// One frame's worth of requests at a time; later ones go into the next.
     pub(crate) outgoing: mpsc::Sender<Vec<Request>>,
     pub(crate) incoming: mpsc::Receiver<Result<Vec<Reply>, ConnectionError>>,
     activity: Arc<AtomicU64>,
@@ -95,28 +94,28 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Moves whenever the peer is heard of.
+    /// Moves whenever the peer sends anything.
     pub(crate) fn activity(&self) -> u64 {
         self.activity.load(Ordering::Relaxed)
     }
 }
 
-/// A way to a node.
+/// A route to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// Of the node to connect to.
+    /// Address of the node to connect to.
     pub(crate) address: String,
     /// Whether that is to pass the connection on to the leader.
     pub(crate) through: bool,
 }
 
 impl Route {
-    /// To the node at this address.
+    /// The route to the node at this address.
     pub(crate) fn to(address: String) -> Route {
         Route { address, through: false }
     }
 
-    /// To the leader, through the node at this address.
+    /// The route to the leader, through the node at this address.
     pub(crate) fn through(address: String) -> Route {
         Route { address, through: true }
     }
@@ -187,11 +186,11 @@ pub(crate) async fn token(file: Option<PathBuf>) -> Result<Option<Token>, Connec
 }
 
 async fn until(end: CancellationToken, task: impl Future<Output = ()>) {
-    // Either way there is nothing to report: the channels say it all.
+    // In either case there is nothing to report: the channels carry the reason.
     let _ = end.run_until_cancelled(task).await;
 }
 
-/// The HTTP/1.1 upgrade. Answers the socket and what was already read behind
+/// The HTTP/1.1 upgrade. Answers the socket and the bytes already read after
 /// the handshake.
 async fn upgrade(
     tcp: Stream,
@@ -231,7 +230,7 @@ async fn upgrade(
     Ok((parts.io.into_inner(), parts.read_buf))
 }
 
-/// Runs `exchange`, and beside it the driver that moves its bytes.
+/// Runs `exchange` together with the driver that moves its bytes.
 async fn drive(
     driver: impl Future<Output = hyper::Result<()>>,
     exchange: impl Future<Output = Result<Upgraded, ConnectionError>>,
@@ -245,7 +244,7 @@ async fn drive(
     }
 }
 
-/// What a node said instead of opening a stream.
+/// The answer of a node that did not open a stream.
 async fn refusal(response: http::Response<hyper::body::Incoming>) -> ConnectionError {
     let status = response.status();
     let body = Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect().await;
@@ -285,7 +284,7 @@ async fn write_frames(
             Err(error) => Err(ConnectionError::Frame(error)),
         };
         if let Err(error) = written {
-            // Nobody to tell means that the connection is being dropped.
+            // Without a receiver the connection is being dropped.
             let _ = replies.send(Err(error)).await;
             return;
         }
@@ -294,7 +293,7 @@ async fn write_frames(
 
 async fn write_frame(write: &mut WriteHalf, frame: &[u8], activity: &AtomicU64) -> io::Result<()> {
     for (index, chunk) in frame.chunks(WRITE_BYTES).enumerate() {
-        // A peer that takes in a long frame is alive, though it has no reason to
+        // A peer that receives a long frame is alive, though it has no reason to
         // answer yet. A short frame says nothing: the socket's buffer takes it.
         if index > 0 {
             activity.fetch_add(1, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! What a client shows to the nodes, and whom it trusts.
+//! What a client shows to the nodes, and which nodes it trusts.
 
 use std::path::PathBuf;
 
 use holdfast_net::tls::{Dialer, File, Identity, TlsError};
 
-/// What a client shows to the nodes, and whom it trusts. Cheap to clone.
+/// What a client shows to the nodes, and which nodes it trusts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// File with the token that the cluster asks for.
@@ -23,19 +23,19 @@ pub struct TlsFiles {
     pub ca: Option<PathBuf>,
     /// A certificate of this client.
     pub cert: Option<PathBuf>,
-    /// Its private key.
+    /// Private key of that certificate.
     pub key: Option<PathBuf>,
 }
 
 /// Why files make no [`Tls`].
 #[derive(Debug, thiserror::Error)]
 pub enum TlsFilesError {
-    /// One is missing.
+    /// A file that another one needs was not named.
     #[error("{given} is of no use without {missing}: name that file, too")]
     Incomplete {
-        /// What was given.
+        /// The option that was given.
         given: &'static str,
-        /// What belongs to it.
+        /// The option that has to be given with it.
         missing: &'static str,
     },
     /// One is of no use.

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 
-/// Most nodes that are remembered beside the given ones.
+/// Most nodes that are remembered besides the given ones.
 const LEARNED_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -21,10 +21,10 @@ struct Endpoint {
     address: String,
     /// From the options: never forgotten.
     given: bool,
-    /// Failures since it was last of use.
+    /// Failures since it was last useful.
     failures: u32,
     not_before: Option<Instant>,
-    /// What it said last, or why it could not be asked.
+    /// Its latest answer, or why it could not be asked.
     said: Option<String>,
     /// Its refusal to let this client in, if that was its last answer.
     denial: Option<Problem>,
@@ -36,7 +36,7 @@ pub(crate) enum Next {
     Now(String),
     /// None may be tried before this.
     At(Instant),
-    /// There is none beside those excluded.
+    /// There is none besides those excluded.
     None,
 }
 
@@ -67,7 +67,7 @@ impl Endpoints {
         }
     }
 
-    /// Whether there is any other than the one that is used.
+    /// Whether there is any other than the one in use.
     pub(crate) fn has_several(&self) -> bool {
         self.known.len() > 1
     }
@@ -114,8 +114,8 @@ impl Endpoints {
         }
     }
 
-    /// A refusal to let this client in, if each node was tried and at least
-    /// one said so. Each is to be tried anew after that.
+    /// A refusal to let this client in, if each node was tried and at least one
+    /// answered so. Each is to be tried anew after that.
     pub(crate) fn take_denial(&mut self) -> Option<Problem> {
         if self.known.iter().any(|known| known.failures == 0) {
             return None;
@@ -141,7 +141,7 @@ impl Endpoints {
         }
     }
 
-    /// The node was of use: its failures are forgotten.
+    /// The node was useful: its failures are forgotten.
     pub(crate) fn useful(&mut self, address: &str) {
         if let Some(known) = self.find(address) {
             known.failures = 0;

@@ -17,7 +17,7 @@ pub enum Error {
         list(tried)
     )]
     Unreachable {
-        /// Each node's address and what it said, or why it could not be asked.
+        /// Each node's address and its answer, or why it could not be asked.
         tried: Vec<(String, String)>,
     },
     /// The deadline passed without an answer.
@@ -28,7 +28,7 @@ pub enum Error {
         /// What it was waiting for.
         reason: String,
     },
-    /// The cluster forgot the session while the command was under way.
+    /// The session expired while the command was under way.
     #[error(
         "session {session} expired while the command was under way, so it may or may not have been applied; read the state before repeating it"
     )]

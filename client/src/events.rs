@@ -11,9 +11,9 @@ use crate::mailbox::{Mailbox, Parcel};
 /// What happens in a job, pushed: every event once and in order, across
 /// failovers.
 ///
-/// A consumer that is slower than the events holds back nobody: it is cut, and
-/// goes on from where it stopped. What is no longer kept by then it misses, and
-/// hears so from [`EventsPage::compacted`]. Dropping it ends it.
+/// A slow consumer delays no one else: its subscription is cut, and goes on
+/// from where it stopped. Events that are no longer kept by then are missed;
+/// [`EventsPage::compacted`] says so. Dropping it ends it.
 #[derive(Debug)]
 pub struct Events {
     mailbox: Arc<Mailbox<EventsPage>>,
@@ -28,7 +28,7 @@ pub struct EventsPage {
     pub events: Vec<Event>,
     /// Registrations, ends and promotions up to this revision are no longer kept.
     pub compacted: Revision,
-    /// There are no others up to this revision.
+    /// There are no other events up to this revision.
     pub upto: Revision,
 }
 

@@ -8,7 +8,7 @@ use crate::client::CallGuard;
 use crate::error::Error;
 use crate::mailbox::{Mailbox, Parcel};
 
-/// What a lease has to tell its holder, every piece once and in order, across
+/// What is decided for a lease, every piece once and in order, across
 /// failovers. Dropping it ends it.
 #[derive(Debug)]
 pub struct FeedReader {

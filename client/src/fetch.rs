@@ -21,26 +21,26 @@ pub enum FetchError {
     /// The file with the token is of no use.
     #[error("{0}")]
     Token(String),
-    /// No connection.
+    /// The connection could not be made.
     #[error("cannot connect: {0}")]
     Connect(std::io::Error),
     /// It took too long.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    /// It does not speak HTTP, broke off, or said too much.
+    /// It does not speak HTTP, broke off, or sent too much.
     #[error("it does not answer as a node does: {0}")]
     Http(String),
-    /// What came could not be put where it belongs.
+    /// The answer could not be written where it belongs.
     #[error("{0}")]
     Kept(std::io::Error),
 }
 
-/// An answer.
+/// The answer of a node.
 #[derive(Debug, Clone)]
 pub struct Fetched {
-    /// Its status.
+    /// HTTP status of the answer.
     pub status: StatusCode,
-    /// Its body.
+    /// Body of the answer.
     pub body: Bytes,
 }
 

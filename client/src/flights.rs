@@ -1,11 +1,11 @@
 //! Identical reads share one answer. Pure.
 //!
-//! A read sees every write that was acknowledged before it began, and what a
-//! node answers it is at least as young as the moment it was *sent*. So a
-//! caller may join a read that has not been sent yet, and never one that is on
-//! its way: that one may be answered from a state before the call began. Who
-//! comes then waits for the next. For each question one read is on the wire at
-//! most, and one waits behind it, however many callers there are.
+//! A read sees every write that was acknowledged before it began, and a node's
+//! answer is at least as recent as the moment the read was *sent*. So a caller
+//! may join a read that has not been sent yet, and never one that is under way,
+//! which may be answered from a state before the call began. That caller waits
+//! for the next read. For each question at most one read is on the wire and one
+//! waits after it, however many callers there are.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -30,7 +30,7 @@ struct Flight {
 /// What follows when a caller leaves.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Nothing: others led, or nobody is left.
+    /// Nothing: others led, or no caller is left.
     Nothing,
     /// This one is the lead now, in the place of the one that left.
     Succeeds(CallId),
@@ -57,8 +57,7 @@ impl Flights {
         flight.lead
     }
 
-    /// The lead goes out, perhaps again: whoever has come until now has its
-    /// answer in common.
+    /// The lead goes out, perhaps again: all callers so far share its answer.
     pub(crate) fn sent(&mut self, read: &Read) {
         if let Some(flight) = self.0.get_mut(read) {
             flight.aboard.append(&mut flight.behind);
@@ -70,7 +69,7 @@ impl Flights {
         self.0.get(read).map(|flight| flight.lead)
     }
 
-    /// The lead, and all who will have its answer if it goes out now.
+    /// The lead, and all callers that get its answer if it goes out now.
     pub(crate) fn sharers(&self, read: &Read) -> impl Iterator<Item = CallId> {
         let flight = self.0.get(read).into_iter();
         flight.flat_map(|flight| {
@@ -79,7 +78,7 @@ impl Flights {
         })
     }
 
-    /// Takes out everybody who shares what the lead was told.
+    /// Takes out all callers that share the lead's answer.
     pub(crate) fn take_aboard(&mut self, read: &Read, lead: CallId) -> VecDeque<CallId> {
         match self.0.get_mut(read) {
             Some(flight) if flight.lead == lead => std::mem::take(&mut flight.aboard),

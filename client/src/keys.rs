@@ -18,7 +18,7 @@ pub struct Keys {
     consistency: Consistency,
 }
 
-/// What a compare-and-set came to.
+/// The outcome of a compare-and-set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compared {
     /// Whether the desired value was stored.
@@ -34,7 +34,7 @@ pub struct Compared {
 pub struct Popped {
     /// The front of the queue; none if it was empty.
     pub value: Option<Blob>,
-    /// Length before.
+    /// Length before the pop.
     pub length: u64,
 }
 
@@ -49,14 +49,14 @@ pub struct Page {
     pub revision: Revision,
 }
 
-/// What a transaction came to.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transacted {
     /// Whether the comparisons held.
     pub succeeded: bool,
     /// One for each step of the branch taken.
     pub outcomes: Vec<TransactionOutcome>,
-    /// Revision after it.
+    /// Revision after the transaction.
     pub revision: Revision,
 }
 
@@ -71,7 +71,7 @@ impl Keys {
         Keys { consistency, ..self }
     }
 
-    /// The scope.
+    /// Job and run that the keys belong to.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
@@ -237,7 +237,7 @@ impl Keys {
         }
     }
 
-    /// Keys that start with `prefix`, behind `after`, at most `limit` of them;
+    /// Keys that start with `prefix`, after `after`, at most `limit` of them;
     /// 0 = as many as the cluster's limits allow.
     pub async fn list(
         &self,

@@ -3,14 +3,14 @@
 //!
 //! A connection to a node that does not lead is kept while the leader is
 //! sought: it is asked again and again who leads (a *poll*), and a connection
-//! to whoever it names is attempted beside it. So the loss of a leader costs
+//! to the node it names is attempted in parallel. So the loss of a leader costs
 //! the client the election and one poll, and an address that leads nowhere
 //! costs nothing at all.
 //!
-//! A leader that owes an answer and says nothing is not left for its silence: it
-//! may be busy. Another node is asked who leads, beside the connection, again and
-//! again, and only a leader of a later term ends it. A client that alone cannot
-//! reach the leader goes through another node, and back when the direct way heals.
+//! A leader that owes an answer is not left for its silence: it may be busy. Another node is asked
+//! who leads, over a second connection, again and again, and only a leader of a later term ends the
+//! first one. A client that alone cannot reach the leader goes through another node, and back when
+//! the direct route heals.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ use crate::backoff::Backoff;
 use crate::connection::Route;
 use crate::endpoints::{Endpoints, Next};
 
-/// An attempt that takes longer than this gets company by the next node.
+/// An attempt that takes longer than this is hedged with the next node.
 const HEDGE_AFTER: Duration = Duration::from_millis(150);
-/// A leader that owes an answer for so long is doubted: another node is asked who
+/// A leader that owes an answer for this long is doubted: another node is asked who
 /// leads; then again, after pauses that grow with the silence.
 const DOUBT_AFTER: Duration = Duration::from_millis(150);
-/// Clients that lost the same leader do not all ask at once: each waits up to so much
-/// longer.
+/// Clients that lost the same leader do not all ask at once: each waits up to this
+/// much longer.
 const DOUBT_SPREAD: Duration = Duration::from_millis(75);
 const DOUBT_AGAIN: Duration = Duration::from_millis(50);
 const DOUBT_SHARE: u32 = 4;
-/// A leader that owes an answer for so long, and of whom nobody names a successor, is
+/// A leader that has owed an answer for this long, and has no known successor, is
 /// connected to anew. If that takes longer than a hedge, it cannot be reached from here,
 /// and is asked through another node: a leader that is merely busy accepts.
 const THROUGH_AFTER: Duration = Duration::from_millis(200);
@@ -40,7 +40,7 @@ const THROUGH_PAUSE: Duration = Duration::from_millis(150);
 /// How long a leader that owes an answer is left alone once it was connected to
 /// anew: it can be reached, so it is busy.
 const BUSY_PAUSE: Duration = Duration::from_secs(2);
-/// Pauses between tries of the direct way, while another one is taken.
+/// Pauses between tries of the direct route, while another one is taken.
 const DIRECT_PAUSE_MIN: Duration = Duration::from_secs(1);
 const DIRECT_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Most attempts at a time.
@@ -69,7 +69,7 @@ pub(crate) enum Wants {
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Begin a connection this way.
+    /// Begin a connection over this route.
     Connect(Route),
     /// Ask the connected node who leads.
     Poll,
@@ -101,14 +101,14 @@ pub(crate) struct LeaderTracker {
     doubt_not_before: Option<Instant>,
     /// Silence of the connected leader after which it is doubted.
     doubt_after: Duration,
-    /// Who leads in a later term than the connected node, as another one said.
+    /// The leader of a later term than the connected node's, as another one reported.
     successor: Option<LeaderHint>,
-    /// Of the first node that said one. It never changes.
+    /// Id of the cluster, from the first node that reported one. It never changes.
     cluster_id: Option<String>,
     /// Whether any node ever let this client in.
     admitted: bool,
-    /// When the direct way to the leader was last left for another, and the pause
-    /// before it was to be tried.
+    /// When the direct route to the leader was last left for another, and the
+    /// pause before it was to be tried.
     left_direct: Option<(Instant, Duration)>,
 }
 
@@ -197,7 +197,7 @@ impl LeaderTracker {
         self.link.as_ref().is_some_and(|link| link.leads)
     }
 
-    /// The leader, as last heard of.
+    /// The leader, as last reported.
     pub(crate) fn leader(&self) -> Option<NodeId> {
         match &self.link {
             Some(link) if link.leads => Some(link.node),
@@ -205,12 +205,12 @@ impl LeaderTracker {
         }
     }
 
-    /// The cluster, once a node has said it.
+    /// Id of the cluster, once a node has reported it.
     pub(crate) fn cluster_id(&self) -> Option<&str> {
         self.cluster_id.as_deref()
     }
 
-    /// Each node's address and what it said, or why it could not be asked.
+    /// Each node's address and its answer, or why it could not be asked.
     pub(crate) fn tried(&self) -> Vec<(String, String)> {
         self.endpoints.tried()
     }
@@ -221,7 +221,7 @@ impl LeaderTracker {
     }
 
     /// What to do now. `owes_since`: since when the connected node has owed an
-    /// answer, and said nothing. Call it again after each step other than a wait.
+    /// answer, and been silent. Call it again after each step other than a wait.
     pub(crate) fn next(&mut self, now: Instant, wants: Wants, owes_since: Option<Instant>) -> Step {
         if wants == Wants::Nothing {
             return Step::Wait(None);
@@ -236,14 +236,14 @@ impl LeaderTracker {
         }
     }
 
-    /// Who is said to lead in the place of the connected node, if it is not being tried.
+    /// The reported successor of the connected node, if it is not being tried.
     fn take_successor(&mut self) -> Option<String> {
         let successor = self.successor.take()?;
         let under_way = self.attempts.iter().any(|a| a.route.address == successor.address);
         (!under_way).then_some(successor.address)
     }
 
-    /// Another node than the connected one says who leads in this term.
+    /// A node other than the connected one reports the leader of this term.
     pub(crate) fn leader_changed(&mut self, term: u64, leader: LeaderHint) {
         self.endpoints.learn_one(&leader.address);
         match &self.link {
@@ -259,7 +259,7 @@ impl LeaderTracker {
         self.another(now)
     }
 
-    /// Of the node that is connected, if it leads.
+    /// The connected node, if it leads.
     pub(crate) fn connected_leader(&self) -> Option<NodeId> {
         self.link.as_ref().filter(|link| link.leads).map(|link| link.node)
     }
@@ -306,7 +306,7 @@ impl LeaderTracker {
         }
         let pause = DOUBT_AGAIN.max((now - since) / DOUBT_SHARE);
         self.doubt_not_before = Some(now + pause);
-        // Once it is time: whether it can be reached, and if not, another way.
+        // At that time: whether it can be reached, and if not, another route.
         let is_time = since + THROUGH_AFTER <= now
             && direct_at.is_none()
             && self.endpoints.has_several()
@@ -360,7 +360,7 @@ impl LeaderTracker {
         if wants < Wants::Leader {
             return Step::Wait(hop_at);
         }
-        // A leader that is cut off from the others takes its time to notice.
+        // A leader that is cut off from the others notices late.
         let stuck_at = self.search.poll_open.map(|since| since + HEDGE_AFTER);
         let fruitless = self.search.polls_here >= POLLS_PER_NODE_MAX && stuck_at.is_none();
         if (fruitless || stuck_at.is_some_and(|at| at <= now))
@@ -384,8 +384,8 @@ impl LeaderTracker {
         }
     }
 
-    /// The way to the node that is said to lead through the connected one, and when
-    /// it may be tried: once the direct way has failed, or takes long.
+    /// The route, through the connected node, to the node that is said to lead, and
+    /// when it may be tried: once the direct route has failed, or takes long.
     fn through_at(&self) -> Option<(Route, Instant)> {
         let (link, hint) = (self.link.as_ref()?, self.hint.as_ref()?);
         let under_way = self.attempts.iter().find(|attempt| attempt.route.address == hint.address);
@@ -402,8 +402,8 @@ impl LeaderTracker {
         Some((Route::through(link.address.clone()), at))
     }
 
-    /// The node that is said to lead and when it may be tried; none if that is
-    /// nobody, or already under way.
+    /// The node that is said to lead and when it may be tried; none if there is
+    /// none, or it is being tried already.
     fn hop_at(&self, now: Instant) -> Option<(String, Instant)> {
         let hint = self.hint.as_ref()?;
         let here = |link: &Link| link.address == hint.address || link.node == hint.node;
@@ -417,7 +417,7 @@ impl LeaderTracker {
         Some((hint.address.clone(), at))
     }
 
-    /// A node that may be tried now, neither the connected one nor under way.
+    /// A node that may be tried now, neither the connected one nor being tried.
     fn another(&mut self, now: Instant) -> Option<String> {
         let here = self.link.as_ref().map(|link| link.address.as_str());
         let attempts = &self.attempts;
@@ -473,7 +473,7 @@ impl LeaderTracker {
         }
         self.note(address, hello.node, hello.leader.as_ref());
         if self.link.is_some() && !leads && why == Why::Search {
-            // Not asked for and no leader: what it says is all that it is good for.
+            // Not asked for and no leader: only its answer is of use.
             if self.hint.is_none() {
                 self.set_hint(hello.leader.clone());
             }
@@ -504,8 +504,8 @@ impl LeaderTracker {
         Arrival::Use
     }
 
-    /// How long another way is taken before the direct one is tried: longer each time
-    /// that it was found again and did not last.
+    /// How long another route is taken before the direct one is tried: longer each
+    /// time that the direct one was found again and did not last.
     fn direct_pause(&mut self, now: Instant) -> Duration {
         let pause = match self.left_direct {
             Some((at, pause)) if now < at + DIRECT_PAUSE_MAX * 2 => {
@@ -541,7 +541,7 @@ impl LeaderTracker {
 
     fn check_cluster(&mut self, cluster_id: &str) -> Result<(), String> {
         match &self.cluster_id {
-            // A node says nothing before its cluster is founded.
+            // A node reports no id before its cluster is founded.
             _ if cluster_id.is_empty() => Ok(()),
             Some(known) if known != cluster_id => Err(format!(
                 "it belongs to cluster {cluster_id}, this client talks to cluster {known}"
@@ -588,7 +588,7 @@ impl LeaderTracker {
     }
 
     /// The node said why it does not let this client in, or failed otherwise.
-    /// Answers the reason once it is clear that none will: each node was tried,
+    /// Answers the reason once it is clear that no node will: each was tried,
     /// and those that answered said so. A client that was let in before is
     /// patient: its token may just be being replaced.
     pub(crate) fn denied(&mut self, address: &str, denial: Option<&Problem>) -> Option<Problem> {
@@ -611,7 +611,7 @@ impl LeaderTracker {
         }
     }
 
-    /// The connected node answered something: it is of use.
+    /// The connected node answered something: it is useful.
     pub(crate) fn useful(&mut self) {
         if let Some(link) = &self.link {
             self.endpoints.useful(&link.address);
@@ -628,7 +628,7 @@ impl LeaderTracker {
         }
     }
 
-    /// The connected node said that it does not lead, and maybe who does.
+    /// The connected node said that it does not lead, and may name the leader.
     pub(crate) fn not_leader(
         &mut self,
         leader: Option<LeaderHint>,
@@ -640,7 +640,7 @@ impl LeaderTracker {
         let (address, node) = (link.address.clone(), link.node);
         self.note(&address, node, leader.as_ref().filter(|leader| leader.node != node));
         self.set_hint(leader);
-        // Many calls may be turned away at once; only the first is news.
+        // Many calls may be turned away at once; only the first one counts.
         if led || self.search.poll_open.is_some() {
             self.search.poll_open = None;
             self.pause_polls(now, random());

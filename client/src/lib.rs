@@ -16,7 +16,7 @@
 //! keys.put("epoch", "3", deadline).await?;
 //! // Applied once, though its answer may have to come through a second leader.
 //! let step = keys.add("step", 1, deadline).await?;
-//! // Released by whoever sets the key, also after a failover.
+//! // Released when another client sets the key, also after a failover.
 //! keys.wait(vec!["ready".into()], Deadline::never()).await?;
 //! # let _ = step;
 //! client.close().await;
@@ -37,26 +37,26 @@
 //!   cluster's session table answers those that it has seen. A call that ends
 //!   without its answer is not sent again (unless it had gone out together with
 //!   others that are), and says that its outcome is unknown. If the session
-//!   expires, commands on leases, processes and rounds that say themselves what
-//!   they are (by a nonce, an incarnation, the number of a call) go out again in the next
-//!   one: twice is once. All others end.
+//!   expires, commands on leases, processes and rounds that identify
+//!   themselves (by a nonce, an incarnation, a call number) go out again in the
+//!   next one: twice is once. All others end.
 //!   Commands that are open at the same time have no order among each other: a
 //!   small one may pass one that takes long. Await the first where it matters.
 //!   Small commands on keys that come while two are under way go out together, as
-//!   one [`Command::Pipeline`](holdfast_api::Command::Pipeline): what a command
-//!   costs between client and disk is then paid once. Each has a revision and an
-//!   outcome of its own all the same.
+//!   one [`Command::Pipeline`](holdfast_api::Command::Pipeline): the cost of a
+//!   command between client and disk is then paid once. Each still has a revision
+//!   and an outcome of its own.
 //! * **Reads** are linearizable unless asked otherwise, and simply repeated.
 //!   Callers that ask the same at the same time share one read, which is sent
 //!   after the last of them has asked: of each question one is on the wire and
-//!   one waits behind it, at most. [`Client::read_together`] waits for company. This serves every program on the client,
-//!   each door of an agent included.
+//!   one waits after it, at most. [`Client::read_together`] waits for company. This serves every
+//!   program on the client, each door of an agent included.
 //! * **Waits** are re-attached to the next leader with the revision at which
 //!   they were first registered, so that nothing between is missed.
 //! * **Watches** deliver every change once and in order, or end with
-//!   [`Compacted`](holdfast_api::Code::Compacted). **Feeds** deliver what a
-//!   lease has to tell its holder, once and in order, until it has ended.
-//! * Every call ends at its deadline at the latest, and tells what is known.
+//!   [`Compacted`](holdfast_api::Code::Compacted). **Feeds** deliver what is
+//!   decided for a lease, once and in order, until it has ended.
+//! * Every call ends at its deadline at the latest, and reports what is known.
 //!
 //! # Map of the modules
 //!
@@ -67,12 +67,12 @@
 //! | `options`, `deadline`, `error`, `statistics` | what goes in and comes out |
 //! | `actor` | the one task: connects the pure parts with sockets and time |
 //! | `calls`, `call`, `replies` | pure: the table of open calls, and what replies mean for them |
-//! | `calls::pipeline` | pure: small commands travel together |
+//! | `calls::pipeline` | pure: small commands are sent together |
 //! | `flights` | pure: identical reads share one answer |
 //! | `resume` | a session that another process goes on with |
 //! | `session`, `session_keeper` | pure: sequences and acknowledgements; opening, keeping, closing |
 //! | `leader_tracker`, `endpoints`, `backoff` | pure: which node to talk to, and when |
-//! | `lookout` | pure: a second connection, to a node that tells who leads |
+//! | `lookout` | pure: a second connection, to a node that reports who leads |
 //! | `token_file` | the rim: the shared token, read for each connection |
 //! | `regular_file` | the rim: files that people name, read within a bound |
 //! | `liveness` | pure: a silent connection or a dead one |

@@ -1,11 +1,11 @@
-//! Tells a silent connection from a dead one.
+//! Distinguishes a silent connection from a dead one.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 /// Watches one connection. It is fed with a counter that moves whenever the
-/// peer is heard of.
+/// peer sends anything.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     probe_after: Duration,

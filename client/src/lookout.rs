@@ -1,7 +1,7 @@
-//! A second, warm connection: to a node that does not lead, which tells who does.
+//! A second, warm connection: to a node that does not lead, which reports who does.
 //!
-//! When the host of the leader is lost, nothing on the connection to it says so. The
-//! voters know first, and a client hears it here. Pure: time is handed in.
+//! When the host of the leader is lost, nothing on the connection to it shows that.
+//! The voters know first, and notify a client here. Pure: time is handed in.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::backoff::Backoff;
 use crate::connection::Connection;
 use crate::liveness::{Liveness, PeerState};
 
-/// A leader is connected for so long at least before a lookout is made, and for up to
-/// twice as long: a command that asks once needs none, and clients that lost the same
-/// leader do not come together.
+/// A leader is connected for this long at least before a lookout is made, and for up
+/// to twice as long: a command that asks once needs none, and clients that lost the
+/// same leader do not come together.
 pub(crate) const LOOKOUT_AFTER: Duration = Duration::from_secs(1);
 /// Pauses between tries.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// A lookout that is silent for so long is asked whether it is there, and given up when
-/// it does not answer.
+/// A lookout that is silent for this long is probed, and given up when it does not
+/// answer.
 const PROBE_AFTER: Duration = Duration::from_secs(5);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -29,7 +29,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const SUBSCRIPTION: u64 = 1;
 const PROBE: u64 = 2;
 
-/// Where the lookout of a client is, and when one is to be made.
+/// State of a client's lookout, and when to make one.
 #[derive(Debug)]
 pub(crate) struct Lookout {
     backoff: Backoff,
@@ -85,7 +85,7 @@ impl Lookout {
         let leader = situation.leader;
         let is_leader = |one: &Connected| leader.is_some_and(|(node, _)| node == one.node);
         if matches!(&self.state, State::Connected(one) if is_leader(one)) {
-            // It tells nothing that the leader would not.
+            // It reports nothing that the leader would not.
             self.state = State::None;
         }
         match &mut self.state {
@@ -140,14 +140,14 @@ impl Lookout {
         self.state = State::Connected(Box::new(connected));
     }
 
-    /// There is none, or no longer one.
+    /// The connection failed, or was lost.
     pub(crate) fn failed(&mut self, now: Instant, random: f64) {
         self.state = State::None;
         self.not_before = Some(now + self.backoff.pause(self.failures, random));
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Which node it is.
+    /// The node that it is connected to.
     pub(crate) fn node(&self) -> Option<NodeId> {
         match &self.state {
             State::Connected(one) => Some(one.node),
@@ -155,7 +155,7 @@ impl Lookout {
         }
     }
 
-    /// Where it is heard.
+    /// Its connection.
     pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
         match &mut self.state {
             State::Connected(one) => Some(&mut one.connection),
@@ -172,7 +172,7 @@ impl Connected {
     }
 }
 
-/// Something that every node answers at once.
+/// A question that every node answers at once.
 fn probe() -> RequestBody {
     let read = Read::QueueLength { scope: Scope::default(), key: Blob::from("") };
     RequestBody::Read { read, stale: true }

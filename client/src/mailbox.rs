@@ -30,7 +30,7 @@ pub(crate) struct Mailbox<P> {
 struct State<P> {
     parcels: VecDeque<P>,
     bytes: usize,
-    /// A parcel was turned away; the deliverer wants to hear of room.
+    /// A parcel was turned away; the deliverer waits for room.
     turned_away: bool,
     ended: bool,
     error: Option<Error>,
@@ -88,7 +88,7 @@ impl<P: Parcel> Mailbox<P> {
         true
     }
 
-    /// Ends it, behind the parcels that wait.
+    /// Ends it, after the parcels that wait.
     pub(crate) fn end(&self, error: Error) {
         let mut state = self.state.lock();
         if !state.ended {
@@ -133,7 +133,7 @@ mod tests {
         WatchBatch { revision, changes: vec![change] }
     }
 
-    /// Takes parcels until the deliverer would be asked for more; how many.
+    /// Takes parcels until the deliverer would be asked for more; answers how many.
     fn drain_until_room(mailbox: &Mailbox<WatchBatch>) -> usize {
         let mut taken = 0;
         loop {

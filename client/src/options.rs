@@ -8,7 +8,7 @@ use crate::credentials::{Credentials, Tls};
 /// Most endpoints in one list.
 pub const ENDPOINTS_MAX: usize = 64;
 
-/// How a client finds its cluster and how patient it is.
+/// How a client finds its cluster, and its timeouts.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Nodes to ask first, `host:port` each. One is enough: the others are
@@ -59,7 +59,7 @@ impl Options {
         }
     }
 
-    /// What the client shows to the nodes, and whom it trusts.
+    /// What the client shows to the nodes, and which nodes it trusts.
     pub fn credentials(&self) -> Credentials {
         Credentials { token_file: self.token_file.clone(), tls: self.tls.clone() }
     }
@@ -76,7 +76,7 @@ pub enum EndpointError {
         "{count} endpoints given, at most {ENDPOINTS_MAX} are of use: a client learns the others"
     )]
     TooMany {
-        /// How many.
+        /// How many endpoints the list has.
         count: usize,
     },
     /// One cannot be understood.

@@ -1,5 +1,5 @@
-//! The store does not answer: since when, why, and when that is over. The nodes
-//! are asked nothing while it answers.
+//! The store does not answer: since when, why, and when that is over. No node
+//! is asked while it answers.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::client::Client;
 use crate::credentials::Credentials;
 use crate::fetch::fetch;
 
-/// How often it is looked whether the store answers: a number in memory.
+/// Pause between two looks at whether the store answers: a number in memory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// An ordinary failover is shorter.
+/// Silence before the first report: an ordinary failover is shorter.
 const SILENCE_MAX: Duration = Duration::from_millis(1_000);
 /// Nodes that answer and do not say why they have no leader are asked again
 /// until then: a voter is missed only after a second.
 const UNCLEAR_MAX: Duration = Duration::from_millis(1_400);
-/// From one such question to the next.
+/// Pause between two such questions.
 const ASK_INTERVAL: Duration = Duration::from_millis(300);
-/// How long a node may take to say which voters answer: it asks nobody.
+/// How long a node may take to say which voters answer: it asks no other node.
 const ASK_TIME_MAX: Duration = Duration::from_millis(300);
-/// From the first report to the second; each pause is twice the one before.
+/// Pause after the first report; each further one is twice the one before.
 const PAUSE_FIRST: Duration = Duration::from_secs(5);
 /// Longest pause between two reports.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -32,16 +32,16 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// What there is to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outage {
-    /// The store has not answered for so long.
+    /// The store does not answer.
     Lasts {
-        /// For how long.
+        /// Time since the store last answered.
         lasted: Duration,
         /// What its nodes say.
         cause: OutageCause,
     },
     /// It answers again.
     Over {
-        /// How long it took.
+        /// How long the outage was.
         lasted: Duration,
     },
 }
@@ -101,7 +101,7 @@ pub struct Outages {
 }
 
 impl Outages {
-    /// Those that this client meets from now on.
+    /// The outages that this client meets from now on.
     pub fn new(client: Client) -> Outages {
         Outages { client, schedule: Schedule::default() }
     }
@@ -128,8 +128,8 @@ impl Outages {
         }
     }
 
-    /// The end of the outage that was reported, if it is over: for whoever looks no
-    /// further.
+    /// The end of the outage that was reported, if it is over: for a caller that
+    /// stops looking.
     pub fn over(&mut self) -> Option<Outage> {
         let since = self.client.statistics().unanswered_since;
         match self.schedule.look(since, Instant::now()) {
@@ -138,7 +138,7 @@ impl Outages {
         }
     }
 
-    /// What the nodes say; each knows it by itself, with or without a quorum.
+    /// What the nodes report; each knows it by itself, with or without a quorum.
     async fn ask(&self) -> OutageCause {
         let addresses = self.client.addresses();
         let credentials = self.client.credentials();
@@ -167,17 +167,17 @@ impl Outages {
 /// What a node knows of the majority; none if it does not answer.
 async fn majority(address: &str, credentials: &Credentials) -> Option<Option<Majority>> {
     let answer = fetch(address, routes::MAJORITY, credentials, ASK_TIME_MAX).await.ok()?;
-    // One that cannot tell, or is older than the question, answers all the same.
+    // One that cannot tell, or is too old for the question, still answers.
     Some(serde_json::from_slice(&answer.body).ok())
 }
 
-/// When to speak of an outage. Pure: the time is handed in.
+/// When to report an outage. Pure: the time is handed in.
 #[derive(Debug, Default)]
 struct Schedule {
     since: Option<Instant>,
     /// When the nodes are asked next.
     next: Option<Instant>,
-    /// The pause behind the latest report; none before the first.
+    /// The pause after the latest report; none before the first.
     pause: Option<Duration>,
 }
 
@@ -212,7 +212,7 @@ impl Schedule {
         (self.next, self.pause) = (Some(now + pause), Some(pause));
     }
 
-    /// It is not clear yet what to say.
+    /// It is not clear yet what to report.
     fn postpone(&mut self, now: Instant) {
         self.next = Some(now + ASK_INTERVAL);
     }
@@ -248,7 +248,7 @@ mod tests {
         let at = |ms| began + Duration::from_millis(ms);
         assert_eq!(schedule.look(Some(began), at(900)), Due::Nothing);
         assert_eq!(schedule.look(None, at(950)), Due::Nothing);
-        // Neither is one that ends while it is asked what it is.
+        // Nor is one that ends while its cause is asked for.
         assert_eq!(schedule.look(Some(at(960)), at(1_960)), Due::Lasts(SILENCE_MAX));
         schedule.postpone(at(1_960));
         assert_eq!(schedule.look(Some(at(960)), at(2_000)), Due::Nothing);

@@ -1,11 +1,11 @@
-//! Files that people name: regular ones alone, and read within a bound. A
-//! pipe could be waited for for ever, and a device never ends.
+//! Files that people name: regular ones alone, and read within a bound. A read
+//! of a pipe may block for ever, and a device never ends.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Opens a regular file for reading; what is none is refused before it is
+/// Opens a regular file for reading; anything else is refused before it is
 /// opened.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let kind = std::fs::metadata(path)?.file_type();

@@ -19,7 +19,7 @@ use crate::session_keeper::SessionTaskKind;
 /// Times that a call is sent again at once after a node turned it away.
 const QUICK_RETRIES_MAX: u32 = 3;
 
-/// Longest time that a node's wish to be asked later is heeded.
+/// Longest pause that a node can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 
 /// What a reply says about the node that sent it.
@@ -27,7 +27,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum News {
     /// Nothing new.
     None,
-    /// It does not lead; maybe it knows who does.
+    /// It does not lead; it may know which node does.
     NotLeader(Option<LeaderHint>),
 }
 
@@ -190,8 +190,8 @@ impl Calls {
         }
     }
 
-    /// Watches of quiet keys resume from where they are, not from where they
-    /// last heard of a change.
+    /// Watches of quiet keys resume from where they are, not from their latest
+    /// change.
     fn on_progress(&mut self, progress: &WatchProgress) {
         let next = progress.revision.saturating_add(1);
         for (first, last) in progress.watches.iter().filter(|(first, last)| first <= last) {
@@ -212,8 +212,8 @@ impl Calls {
     ) -> News {
         let Some(call) = self.open.get_mut(&id) else { return News::None };
         let final_for_it = match &call.ask {
-            // Nothing tells an earlier try of an operator's wish from a new one,
-            // and what stands in its way is for the operator to hear.
+            // Nothing tells an earlier try of an operator's request from a new
+            // one, and what prevents it is for the operator to know.
             Ask::Admin { .. } => {
                 !says_nobody_leads(&problem)
                     || !problem.retryable
@@ -229,7 +229,7 @@ impl Calls {
                 }
                 return News::None;
             }
-            // It went out because a node had seen the level reached: this one has yet to.
+            // It was sent because a node had seen the level reached: this one has yet to.
             Ask::Pipeline(_) if problem.code == Code::FeatureLevel => false,
             _ => !problem.retryable,
         };
@@ -265,7 +265,7 @@ impl Calls {
             return News::None;
         }
         // A node may lead and still serve nothing, for instance with a full
-        // disk. Whatever it turns away again and again is sent less often.
+        // disk. Calls that it turns away again and again are sent less often.
         match turned_away.checked_sub(QUICK_RETRIES_MAX) {
             Some(nth) => self.delay(id, self.backoff.pause(nth, random()), now),
             None => self.enqueue(id),
@@ -274,7 +274,7 @@ impl Calls {
     }
 
     /// A command that was certainly not done waits for its next try without its place in
-    /// the session: that would hold up all the others after some time.
+    /// the session: that place would hold up all the others after some time.
     fn give_number_back(&mut self, id: CallId) {
         let call = self.open.get_mut(&id).filter(|call| !call.progress.uncertain);
         if let Some(sequence) = call.and_then(|call| call.progress.sequence.take()) {
@@ -362,7 +362,7 @@ impl Calls {
     }
 }
 
-/// Hands an answer to its caller. One that has just gone away is no longer
+/// Hands an answer to its caller. A caller that has just gone away is no longer
 /// interested.
 fn give(ask: Ask, body: ReplyBody) {
     match (ask, body) {

@@ -1,14 +1,14 @@
-//! A session that outlives its process.
+//! A session that survives its process.
 //!
-//! Whoever wants to go on with a session after its process was killed gives its client a
-//! [`Ledger`]: what the client writes there before a command leaves is what the next process
+//! To go on with a session after its process was killed, a program gives its client a
+//! [`Ledger`]: the client writes there, before a command leaves, what the next process
 //! needs. That one is started with what it finds, as a [`Resumed`]: it has the same session,
 //! repeats what was in flight under the same sequences, and so gets the same answers.
 //!
 //! A command is written down in full if its caller gave it a [`Mark`], by which the next
-//! process finds it again ([`InFlight`]); of others only the sequence is, which nobody
-//! may use again. The sequence of a marked command is given back when its caller has the
-//! answer safe ([`Settled`]), not before: an answer that is acknowledged is forgotten by
+//! process finds it again ([`InFlight`]); of others only the sequence, which must not be
+//! used again. The sequence of a marked command is given back when its caller has stored
+//! the answer ([`Settled`]), not before: an answer that is acknowledged is forgotten by
 //! the cluster.
 
 use std::collections::BTreeMap;
@@ -25,10 +25,10 @@ use crate::call::{Ask, Call, CallId, Permits, Pipeline, Progress};
 use crate::client::{CallGuard, Client};
 use crate::error::Error;
 
-/// By what a caller knows a command again.
+/// The mark by which a caller recognises a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
-    /// Who.
+    /// Number of the caller.
     pub caller: u64,
     /// Which of its commands, counted by the caller.
     pub nth: u64,
@@ -40,20 +40,20 @@ pub trait Ledger: Send + fmt::Debug {
     /// A session is open; what was written of another one is void.
     fn opened(&mut self, session: SessionId, window: u64, ttl: Duration);
     /// A sequence is taken for this command. It has a mark, or in a pipeline one for each
-    /// of its commands; those without are nobody's who could ask for them again.
+    /// of its commands; those without cannot be asked for again.
     fn takes(&mut self, sequence: u64, command: &Command, marks: &[Option<Mark>]);
-    /// Nobody wants its answer any more.
+    /// The answer is no longer wanted.
     fn released(&mut self, sequence: u64);
-    /// What was written is about to be acted on.
+    /// The client is about to act on what was written.
     fn commit(&mut self);
 }
 
 /// A session as another process left it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resumed {
-    /// Its id.
+    /// Id of the session.
     pub session: SessionId,
-    /// How many commands it allows at a time.
+    /// Most commands that it allows at a time.
     pub window: u64,
     /// How long the session lasts unused.
     pub ttl: Duration,
@@ -63,7 +63,7 @@ pub struct Resumed {
     pub in_flight: BTreeMap<u64, (Vec<Option<Mark>>, Command)>,
 }
 
-/// Commands that another process had sent, until somebody asks for them.
+/// Commands that another process had sent, until a caller claims them.
 #[derive(Debug, Default)]
 pub struct Unclaimed(Mutex<BTreeMap<Mark, InFlight>>);
 
@@ -75,7 +75,7 @@ pub struct InFlight {
     settled: Settled,
 }
 
-/// Holds the place of a command in its session: dropped once its answer is safe.
+/// Holds the place of a command in its session: dropped once its answer is stored.
 #[derive(Debug)]
 pub struct Settled {
     _guard: CallGuard,
@@ -93,7 +93,7 @@ impl Unclaimed {
         self.0.lock().remove(&mark)
     }
 
-    /// Nobody else comes: the others are given up.
+    /// No caller is left to claim: the other commands are given up.
     pub fn give_up(&self) {
         let left = std::mem::take(&mut *self.0.lock());
         drop(left);
@@ -101,12 +101,12 @@ impl Unclaimed {
 }
 
 impl InFlight {
-    /// What was sent.
+    /// The command as it was sent.
     pub fn command(&self) -> &Command {
         &self.command
     }
 
-    /// Its answer.
+    /// The answer to the command, and its place in the session.
     pub async fn answer(self) -> (Result<Answer, Error>, Settled) {
         let lost = Error::Closed { outcome: holdfast_api::Effectiveness::Unknown };
         (self.answer.await.unwrap_or(Err(lost)), self.settled)

@@ -56,7 +56,7 @@ impl Session {
         Some(sequence)
     }
 
-    /// The answer is there, or nobody wants it any more.
+    /// The answer is there, or no longer wanted.
     pub(crate) fn release(&mut self, sequence: u64) {
         self.outstanding.remove(&sequence);
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::session::Session;
 
-/// The session, if there is one, and what is being done about it.
+/// The session, if there is one, and the task that works on it.
 #[derive(Debug)]
 pub(crate) struct SessionKeeper {
     ttl_wanted: Duration,
@@ -21,8 +21,8 @@ pub(crate) struct SessionKeeper {
     state: State,
     session_task: Option<SessionTask>,
     closing: bool,
-    /// The lease with which the session is to end: whoever is taken for dead
-    /// writes no more.
+    /// The lease with which the session is to end: a process that is declared
+    /// dead writes no more.
     lease: Option<LeaseId>,
     /// Whether processes were ever registered through this client: a session then
     /// ends with their lease, and what is left of the host must not go on.
@@ -90,8 +90,8 @@ impl SessionKeeper {
         }
     }
 
-    /// The session task that is to be sent now. Without a session, if one is wanted,
-    /// that is its opening.
+    /// The session task that is to be sent now: without a session, if one is wanted,
+    /// its opening.
     pub(crate) fn next_session_task(
         &mut self,
         session_wanted: bool,
@@ -176,7 +176,7 @@ impl SessionKeeper {
         Some(session.reference(sequence))
     }
 
-    /// How a command on a lease is sent: beside the session, which ends with the
+    /// How a command on a lease is sent: outside the session, which ends with the
     /// lease.
     pub(crate) fn beside(&mut self, command: &LeaseCommand) -> Option<SessionRef> {
         match command {
@@ -191,7 +191,7 @@ impl SessionKeeper {
         self.session().map(|session| SessionRef { id: session.id(), sequence: 0, ack: 0 })
     }
 
-    /// Processes are registered, or something is said of them.
+    /// Processes are registered, or reported on.
     pub(crate) fn bears_processes(&mut self) {
         self.processes = true;
     }
@@ -248,7 +248,7 @@ impl SessionKeeper {
         }
     }
 
-    /// No command comes any more: what remains is to end the session.
+    /// No further command comes: only the session's end remains.
     pub(crate) fn close(&mut self) {
         self.closing = true;
         let opening = matches!(

@@ -1,4 +1,4 @@
-//! What a client has been through, in numbers.
+//! Counters of a client.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// Counters of a client since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Connections made.
+    /// Connections made to nodes.
     pub connects: u64,
     /// Commands sent again after a lost connection or a change of leader.
     pub resent: u64,
@@ -19,15 +19,15 @@ pub struct Statistics {
     pub pipelined: u64,
     /// Commands that ended with an unknown outcome.
     pub unknown: u64,
-    /// Sessions that the cluster ended while the client lived.
+    /// Sessions that the cluster ended while the client ran.
     pub sessions_over: u64,
     /// Reads sent to a node, those sent again included.
     pub reads_sent: u64,
-    /// Reads that were answered by another caller's, which asked the same.
+    /// Reads that shared the answer of another caller's identical read.
     pub reads_shared: u64,
-    /// The leader, as last heard of.
+    /// The leader, as last reported.
     pub leader: Option<NodeId>,
-    /// The node that tells of another leader, on a second connection.
+    /// The node that reports a new leader, on a second connection.
     pub lookout: Option<NodeId>,
     /// Since when the cluster has owed an answer that only a leader with a
     /// majority gives; none if it owes none.
@@ -43,7 +43,7 @@ pub(crate) struct Counters {
     pub(crate) pipelined: Counter,
     pub(crate) unknown: Counter,
     pub(crate) sessions_over: Counter,
-    /// Those of them that may have ended with the processes of this host.
+    /// Those of them that may have ended with processes of this host.
     pub(crate) sessions_lost: Counter,
     pub(crate) reads_sent: Counter,
     pub(crate) reads_shared: Counter,

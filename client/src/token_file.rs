@@ -1,5 +1,5 @@
-//! The file in which the cluster's token lies. It is read for each connection,
-//! so that a client that runs for weeks follows when the token is replaced.
+//! The file that holds the cluster's token. It is read for each connection, so
+//! that a client that runs for weeks follows when the token is replaced.
 
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -9,23 +9,23 @@ use holdfast_api::token::{self, FILE_BYTES_MAX, Token, TokenError, Tokens};
 
 use crate::regular_file::open_regular;
 
-/// Why a file of tokens is of no use.
+/// Why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
     /// It cannot be read.
     #[error("--token-file {path}: {why}; give it the token that the nodes were started with")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Why reading failed.
         why: io::Error,
     },
-    /// It holds something else.
+    /// It does not hold tokens.
     #[error("--token-file {path}: {why}")]
     Invalid {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with its content.
         why: TokenError,
     },
 }
@@ -35,8 +35,8 @@ pub(crate) fn read(path: &Path) -> Result<Token, TokenFileError> {
     Ok(open(path)?.0.first().clone())
 }
 
-/// Looks whether a file is of use, before a client is made with it. Answers
-/// what its owner should know about it, if anything.
+/// Checks a token file before a client is made with it. Answers a warning for
+/// its owner, if there is one.
 pub fn check_token_file(path: &Path) -> Result<Option<String>, TokenFileError> {
     let (_, mode) = open(path)?;
     let path = path.display();

@@ -9,11 +9,11 @@ use holdfast_api::{ChangeKind, Revision, WatchBatch};
 
 /// Changes, every one once and in order, across failovers.
 ///
-/// A consumer that is slower than the changes holds back nobody and misses
-/// nothing: its watch is cut and resumed from where it stopped. If it falls so
-/// far behind that the cluster no longer keeps the changes, the watch ends
-/// with [`Code::Compacted`](holdfast_api::Code::Compacted). When its run has
-/// ended, and every change of it was handed out, it ends with
+/// A slow consumer delays no one else and misses nothing: its watch is cut and
+/// resumed from where it stopped. If it falls so far behind that the cluster no
+/// longer keeps the changes, the watch ends with
+/// [`Code::Compacted`](holdfast_api::Code::Compacted). When its run has ended,
+/// and every change of it was handed out, it ends with
 /// [`Code::Fenced`](holdfast_api::Code::Fenced); the refusal names the run that
 /// took its place. Dropping it ends it.
 #[derive(Debug)]

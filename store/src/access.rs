@@ -1,9 +1,10 @@
-//! Who may talk to this node: whoever knows one of the tokens in its file.
-//! The first of them is how this node introduces itself to the others, unless
-//! nodes have a file of their own: then nobody else opens what is between nodes.
+//! Access to this node: a client or node needs one of the tokens in its file.
+//! This node presents the first of them to the others, unless nodes have a file
+//! of their own: then only nodes with a token of that file may use the paths
+//! between nodes.
 //!
 //! A file is read again while the node runs, so that a token can be replaced
-//! by the next without stopping anything.
+//! without a restart.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -24,34 +25,34 @@ use crate::tls::Tls;
 /// How often the file is read again.
 const READ_EVERY: Duration = Duration::from_secs(2);
 
-/// Paths that need no token: probes have none, and neither do the scrapers of
-/// metrics, which hold sizes and counts and nothing of what is stored.
+/// Paths that need no token: probes and metrics scrapers have none, and metrics
+/// hold sizes and counts, no stored data.
 const OPEN_PATHS: [&str; 3] = [LIVEZ, READYZ, METRICS];
 
 /// What is between nodes.
 pub(crate) const PEER_PATHS: &str = "/raft/";
 
-/// Why a file of tokens is of no use.
+/// Why a token file is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// It cannot be read.
+    /// The token file cannot be read.
     #[error(
         "{flag} {path}: {why}; make one: `(umask 077; openssl rand -hex 32 > {path})`, the same for all that use it"
     )]
     Unreadable {
         /// The flag that names it.
         flag: &'static str,
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         why: std::io::Error,
     },
-    /// It holds something else.
+    /// The file holds no valid tokens.
     #[error("{flag} {path}: {why}")]
     Invalid {
         /// The flag that names it.
         flag: &'static str,
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
         /// What is wrong.
         why: TokenError,
@@ -62,9 +63,9 @@ pub enum AccessError {
 #[derive(Debug, Clone, Default)]
 pub struct Access {
     guarded: Option<Arc<Guarded>>,
-    /// Of the nodes alone.
+    /// Tokens of the nodes alone.
     peers: Option<Arc<Guarded>>,
-    /// How connections are accepted and made.
+    /// Certificates for accepted and opened connections.
     tls: Tls,
 }
 
@@ -78,7 +79,7 @@ struct Guarded {
 }
 
 impl Access {
-    /// No token: everybody is let in.
+    /// No token: every request is accepted.
     pub fn open() -> Access {
         Access::default()
     }
@@ -89,7 +90,7 @@ impl Access {
         Ok(Access { guarded, ..Access::default() })
     }
 
-    /// The same, with the tokens of another file for what is between nodes.
+    /// The same, with another file's tokens for requests between nodes.
     pub fn with_peers(self, path: &Path) -> Result<Access, AccessError> {
         let peers = Some(Guarded::read("--peer-token-file", path)?);
         Ok(Access { peers, ..self })
@@ -100,7 +101,7 @@ impl Access {
         Access { tls, ..self }
     }
 
-    /// The certificates.
+    /// TLS certificates of this node.
     pub fn tls(&self) -> &Tls {
         &self.tls
     }
@@ -110,12 +111,12 @@ impl Access {
         self.guarded.is_some()
     }
 
-    /// Whether somebody is kept out: by a token, or by certificates.
+    /// Whether access is restricted, by a token or by certificates.
     pub fn is_restricted(&self) -> bool {
         self.is_guarded() || self.tls.wants_certificates()
     }
 
-    /// What the operator should know about the file.
+    /// Warnings about the file for the operator.
     pub fn warning(&self) -> Option<String> {
         let of_tokens = self.files().find_map(|guarded| {
             let Guarded { flag, path, mode, .. } = guarded.as_ref();
@@ -125,8 +126,8 @@ impl Access {
         of_tokens.or_else(|| self.tls.warning())
     }
 
-    /// Whether a request with these headers may go to this path. How long that
-    /// takes tells nothing about the tokens but their number and lengths.
+    /// Whether a request with these headers may use this path. Its duration reveals
+    /// nothing about the tokens but their number and lengths.
     pub fn admits(&self, path: &str, headers: &HeaderMap) -> bool {
         let Some(guarded) = &self.guarded else { return true };
         if Access::is_open_path(path) {
@@ -145,17 +146,17 @@ impl Access {
         verdicts.fold(Choice::from(0), |any, this| any | this).into()
     }
 
-    /// Whether this path needs no token where others do.
+    /// Whether this path never needs a token.
     pub fn is_open_path(path: &str) -> bool {
         OPEN_PATHS.contains(&path)
     }
 
-    /// What this node's own requests to other nodes carry.
+    /// Headers that this node's own requests to other nodes carry.
     pub fn headers(&self) -> HeaderMap {
         Access::headers_of(self.peers.as_ref().or(self.guarded.as_ref()))
     }
 
-    /// What requests of clients carry that this node passes on.
+    /// Headers of a client's request that this node passes on.
     pub fn client_headers(&self) -> HeaderMap {
         Access::headers_of(self.guarded.as_ref())
     }
@@ -175,8 +176,8 @@ impl Access {
         self.guarded.iter().chain(&self.peers)
     }
 
-    /// Keeps up with the files. A file that is of no use changes nothing. Runs
-    /// until it is dropped.
+    /// Follows changes of the files. An invalid file changes nothing. Runs until it
+    /// is dropped.
     pub async fn follow_file(self) {
         let tokens = join_all(self.files().map(|guarded| guarded.clone().follow()));
         tokio::join!(tokens, self.tls.clone().follow_files());

@@ -1,5 +1,5 @@
-//! The grammar of the `holdfast-store` command line, and where a value that is
-//! wrong came from.
+//! The grammar of the `holdfast-store` command line, and the source of an invalid
+//! value.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ Examples:
 
 Exit codes: 0 stopped as asked, 1 failed (the last message says why and what to do), 2 usage.";
 
-/// The commands.
+/// Subcommands of `holdfast-store`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run one node
@@ -67,7 +67,7 @@ pub enum Command {
     },
 }
 
-/// Certificates.
+/// Subcommands of `holdfast-store tls`.
 #[derive(Debug, Subcommand)]
 pub enum TlsCommand {
     /// Make an authority for clients and one for nodes, and certificates for all of them
@@ -95,8 +95,8 @@ fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// Where the value came from that an error is about, if that was not the
-/// command line. An error names the flag, also where a variable set it.
+/// Source of the value that an error is about, if that was not the command line.
+/// An error names the flag, also where a variable set it.
 pub fn origin(
     error: &str,
     arguments: &[OsString],
@@ -118,7 +118,7 @@ pub fn origin(
     })
 }
 
-/// Where a text names this flag, and not another that begins like it.
+/// Where a text names this flag, and not another with the same beginning.
 fn find_flag(text: &str, long: &str) -> Option<usize> {
     let flag = format!("--{long}");
     let ends = |at: &usize| {

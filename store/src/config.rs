@@ -1,4 +1,5 @@
-//! What a node is told: flags over environment over a TOML file over defaults.
+//! What a node is started with: flags over environment over a TOML file over
+//! defaults.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,18 +19,18 @@ use crate::raft::ConsensusOptions;
 use crate::regular_file::read_regular_text;
 use crate::tls::{TlsPaths, TlsSetupError};
 
-/// Nobody needs a longer configuration.
+/// Longest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Most letters in which a mistyped key differs from the one that was meant.
+/// Most letters in which a mistyped key differs from the intended one.
 const SLIPS_MAX: usize = 2;
 
-/// How often the disk is read again, unless somebody says.
+/// Default interval between reads of the whole disk.
 const SCRUB_EVERY_DEFAULT: Duration = Duration::from_secs(3600);
-/// How long a run is kept after its end, unless somebody says.
+/// How long a run is kept after its end by default.
 const ENDED_RUNS_KEPT_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -72,8 +73,8 @@ pub struct ServeArgs {
     /// replaced: the first is sent, all are accepted
     #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// File with the token that nodes alone share, in the same form: nothing else opens what is
-    /// between them
+    /// File with the token that nodes alone share, in the same form: required for
+    /// requests between nodes
     #[arg(long, env = "HOLDFAST_PEER_TOKEN_FILE", value_name = "FILE")]
     pub peer_token_file: Option<PathBuf>,
     /// Certificate that this node shows to clients, PEM: with it, the port speaks TLS alone. Needs
@@ -83,7 +84,7 @@ pub struct ServeArgs {
     /// Its private key
     #[arg(long, env = "HOLDFAST_STORE_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Authority of clients' certificates: whoever shows one needs no token
+    /// Authority of clients' certificates: a client that shows one needs no token
     #[arg(long, env = "HOLDFAST_STORE_TLS_CLIENT_CA", value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
     /// Certificate that this node shows to other nodes, which show theirs
@@ -95,7 +96,8 @@ pub struct ServeArgs {
     /// Authority of the nodes' certificates, and of nothing else
     #[arg(long, env = "HOLDFAST_PEER_TLS_CA", value_name = "FILE")]
     pub peer_tls_ca: Option<PathBuf>,
-    /// Listen beyond this machine without a token: whoever reaches the port can do everything
+    /// Listen beyond this machine without a token: any client that reaches the port
+    /// can do everything
     #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
     /// A name by which this node may be called beside those of the cluster's nodes, such as that of
@@ -115,7 +117,7 @@ pub struct ServeArgs {
     /// take turns) [default: 50000]
     #[arg(long, env = "HOLDFAST_SNAPSHOT_ENTRIES", value_name = "N")]
     pub snapshot_entries: Option<u64>,
-    /// Log entries kept behind a snapshot for followers that lag [default: 10000]
+    /// Log entries kept before a snapshot for followers that lag [default: 10000]
     #[arg(long, env = "HOLDFAST_ENTRIES_KEPT", value_name = "N")]
     pub entries_kept: Option<u64>,
     /// How long a run is kept after its end, in log time, while this node leads [default: 24h]
@@ -184,11 +186,11 @@ pub struct ServeOptions {
     pub data_dir: PathBuf,
     /// Where it listens.
     pub listen: String,
-    /// Where the others reach it, as far as it was told.
+    /// Where the others reach it, if that was set.
     pub advertise: Option<String>,
     /// How it finds its place while its folder is empty.
     pub plan: Option<Plan>,
-    /// Who may talk to it.
+    /// Tokens and certificates that it accepts.
     pub access: Access,
     /// Names by which it may be called beside its own; `*` allows all.
     pub allow_host: Vec<String>,
@@ -196,7 +198,7 @@ pub struct ServeOptions {
     pub consensus: ConsensusOptions,
     /// Log time for which a run is kept after its end.
     pub ended_runs_kept: Duration,
-    /// What is to stay free of disk and memory.
+    /// Reserves of disk and memory.
     pub reserves: Reserves,
     /// How often the disk is read again; none = never.
     pub scrub_every: Option<Duration>,
@@ -209,20 +211,20 @@ pub struct ServeOptions {
 /// Why settings were refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
+    /// The configuration file cannot be read.
     #[error("cannot read the configuration, --config {path}: {why}")]
     Unreadable {
-        /// Which.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         why: std::io::Error,
     },
-    /// The file is not what it should be.
+    /// The configuration file is invalid.
     #[error("the configuration {path} is wrong: {why}")]
     Malformed {
-        /// Which.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// Where and why.
+        /// What is wrong, with its place.
         why: String,
     },
     /// A setting is missing.
@@ -230,38 +232,38 @@ pub enum ConfigError {
         "{0} is needed: give it as a flag, as an environment variable or in the configuration (`holdfast-store serve --help`)"
     )]
     Missing(&'static str),
-    /// The others would look for this node elsewhere.
+    /// The other nodes would look for this node at another address.
     #[error(
         "--initial-cluster says that node {node} is at {listed}, and --advertise says {advertised}: give every node --initial-cluster {corrected}"
     )]
     Misplaced {
-        /// This node.
+        /// Id of this node.
         node: NodeId,
-        /// Where the list has it.
+        /// Its address in the list.
         listed: String,
-        /// Where it says it is.
+        /// The address that it was given.
         advertised: String,
-        /// The list as it should be.
+        /// The corrected list.
         corrected: String,
     },
-    /// The file of tokens is of no use.
+    /// The token file is invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The certificates are.
+    /// The certificates are invalid.
     #[error(transparent)]
     Tls(#[from] TlsSetupError),
-    /// Whoever reaches the port could do everything.
+    /// Any client that reaches the port could do everything.
     #[error(
         "--listen {listen} can be reached from other machines, and there is no token: whoever reaches it could read and change everything. Make one, the same for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > FILE)`, and add --token-file FILE (or HOLDFAST_TOKEN_FILE); or add --insecure if the network keeps strangers out"
     )]
     Unguarded {
-        /// Where it was to listen.
+        /// The address that it was to listen on.
         listen: String,
     },
     /// A setting is wrong.
     #[error("{what} {given:?} is wrong: {why}")]
     Wrong {
-        /// Which.
+        /// Name of the setting.
         what: &'static str,
         /// What was given.
         given: String,
@@ -313,7 +315,7 @@ impl ServeArgs {
         if !decided && !is_loopback(&listen) {
             return Err(ConfigError::Unguarded { listen });
         }
-        // A flag stands above either key of the file.
+        // A flag overrides either key of the file.
         let (initial, join) = match (self.initial_cluster, self.join) {
             (None, None) => (file.initial_cluster, file.join),
             flags => flags,
@@ -416,7 +418,7 @@ fn read_file(path: &Path) -> Result<File, ConfigError> {
     toml::from_str(&text).map_err(|error| malformed(error.to_string()))
 }
 
-/// Names a key that is no setting, with the one that was probably meant.
+/// Reports a key that is no setting, with the one that was probably meant.
 fn unknown_key(table: &toml::Table) -> Option<String> {
     let grammar = ServeArgs::augment_args(clap::Command::new("serve"));
     let flags = grammar.get_arguments().filter_map(clap::Arg::get_long);
@@ -446,7 +448,7 @@ pub(crate) fn check_address(what: &'static str, address: &str) -> Result<(), Con
     }
 }
 
-/// Where the others reach this node; none if nobody said and nobody asks.
+/// Where the others reach this node; none if it was not set and is not needed.
 fn advertised(
     node: NodeId,
     listen: &str,
@@ -477,7 +479,7 @@ fn advertised(
     }
 }
 
-/// Refuses what is an address to listen on, and none to connect to.
+/// Refuses an address that can be listened on but not connected to.
 fn check_reachable(what: &'static str, address: &str) -> Result<(), ConfigError> {
     check_address(what, address)?;
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
@@ -498,7 +500,8 @@ fn host_name(text: &str) -> Result<String, String> {
     Err("it must be the name of a host, without a port, or `*`".to_owned())
 }
 
-/// Whether only this machine reaches the address. A name could be anybody's.
+/// Whether only this machine reaches the address. A name could resolve to any
+/// host.
 pub(crate) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

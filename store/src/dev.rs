@@ -2,9 +2,9 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`folder`] | what the cluster's folder holds from before |
-//! | [`lines`] | what the nodes say, each line with its node's name |
-//! | [`ports`] | who has the ports that the cluster needs |
+//! | [`folder`] | what an earlier start left in the cluster's folder |
+//! | [`lines`] | output of the nodes, each line with its node's name |
+//! | [`ports`] | holders of the ports that the cluster needs |
 
 pub mod folder;
 pub mod lines;
@@ -36,10 +36,10 @@ use crate::tls::authority;
 use folder::Shape;
 use lines::Printer;
 
-/// After this long it is said which nodes are not ready.
+/// Time after which nodes that are not ready are reported.
 const EXPLAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// Pause between two looks at who is ready.
+/// Pause between two readiness checks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How long a node may take to answer.
@@ -60,7 +60,8 @@ pub struct DevArgs {
     /// Folder for the nodes' folders; kept, so that a second start finds the same cluster
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// The nodes listen on the ports behind this one [default: that of the folder, or 21000]
+    /// The nodes listen on the ports after this one [default: that of the folder, or
+    /// 21000]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(0..=i64::from(u16::MAX - NODES_MAX)))]
     base_port: Option<u16>,
     /// Speak TLS, with certificates in the folder `tls` of --data-dir, made if missing
@@ -81,8 +82,8 @@ struct Started {
 }
 
 impl DevArgs {
-    /// Whether each node would understand what is behind `--`; and with which
-    /// token to talk to them.
+    /// Checks the arguments after `--` for each node; returns the access for talking
+    /// to the nodes.
     pub fn check(&self) -> Result<Access, String> {
         let shape = Shape { nodes: 1, base_port: self.base_port.unwrap_or_default() };
         let arguments = ["serve".to_owned()].into_iter().chain(self.of_node(shape, 1, false));
@@ -119,7 +120,7 @@ impl DevArgs {
         self.data_dir.join("tls")
     }
 
-    /// The same access, with certificates if they are wanted and there.
+    /// The same access, with certificates if they are wanted and exist.
     fn with_tls(&self, access: &Access) -> anyhow::Result<Access> {
         let first = authority::of_node(&self.certificates(), 1);
         if !self.tls || !first.exists() {
@@ -211,7 +212,7 @@ pub async fn run(mut args: DevArgs, access: Access) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Stops the nodes; whether one of them did not stop cleanly.
+/// Stops the nodes; returns whether one of them failed to stop cleanly.
 async fn stop(started: &[Started], mut children: Children) -> anyhow::Result<bool> {
     eprintln!("stopping {} nodes", started.len());
     for Started { pid, .. } in started {
@@ -235,7 +236,7 @@ fn start(args: &DevArgs, shape: Shape, id: u16) -> anyhow::Result<(Child, String
     let arguments = args.of_node(shape, id, args.tls);
     let mut command = Command::new(&program);
     for Mistyped { name, .. } in mistyped(std::env::vars_os()) {
-        // It was said once.
+        // It was reported already.
         command.env_remove(name);
     }
     let child = command
@@ -252,7 +253,7 @@ fn start(args: &DevArgs, shape: Shape, id: u16) -> anyhow::Result<(Child, String
     Ok((child, format!("{} serve {}", program.display(), arguments.join(" "))))
 }
 
-/// Hands on what a node says until it ends.
+/// Copies a node's output until it ends.
 async fn watch(id: u16, mut child: Child, printer: Printer) -> (u16, std::io::Result<ExitStatus>) {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let (status, (), ()) =
@@ -260,8 +261,8 @@ async fn watch(id: u16, mut child: Child, printer: Printer) -> (u16, std::io::Re
     (id, status)
 }
 
-/// Returns once all nodes are ready; says from time to time which are not. An
-/// error is what would keep them from it for ever.
+/// Returns once all nodes are ready; reports at intervals which are not. Fails if
+/// they can never become ready.
 async fn wait_ready(dir: &Path, shape: Shape, access: &Access) -> Result<(), String> {
     let (began, mut explained) = (Instant::now(), Recurring::repeating());
     loop {
@@ -284,7 +285,7 @@ async fn wait_ready(dir: &Path, shape: Shape, access: &Access) -> Result<(), Str
     }
 }
 
-/// What a look at a node finds.
+/// Result of a readiness check.
 enum Found {
     Ready,
     NotReady(String),

@@ -1,4 +1,4 @@
-//! Short HTTP conversations with other nodes.
+//! Short HTTP exchanges with other nodes.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,22 +16,22 @@ use tokio::sync::Semaphore;
 
 use crate::tls::Tls;
 
-/// Longest time for a connection to open. An address that swallows packets
-/// must not look like a node that took a request and fell silent.
+/// Longest time for a connection to open. An address that drops packets must not
+/// look like a node that took a request and went silent.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The same for a connection that stays: whoever opens it tries again at once, and
-/// a lost packet must not keep it from a host that is back.
+/// The same for a connection that stays: its caller tries again at once, and a
+/// lost packet must not delay reaching a host that is back.
 const STAYING_CONNECT_TIME_MAX: Duration = Duration::from_millis(300);
 
-/// How long the other host may take nothing of what was sent on a connection that
-/// stays, or it is closed: its own pauses between two tries would outlast the trouble.
-/// A host that is there and does not read counts as well.
+/// How long the other host of a connection that stays may acknowledge nothing
+/// before it is closed: TCP's own pauses between retries would outlast the
+/// trouble. A host that is up but does not read counts as well.
 #[derive(Debug, Clone, Copy)]
 pub enum Patience {
-    /// For what is small, or soon sent again.
+    /// For short messages, or ones soon repeated.
     Short,
-    /// For what is long, and begins anew if it is cut off.
+    /// For long transfers, which start again if interrupted.
     Long,
 }
 
@@ -44,8 +44,8 @@ impl Patience {
     }
 }
 
-/// A silent host is asked for a sign of incarnation after this time, so often, and so
-/// many times before it is taken for dead.
+/// A silent host is probed after this time, at this interval, and this many times
+/// before it counts as dead.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(2);
 const KEEPALIVES_MAX: u32 = 2;
@@ -64,41 +64,41 @@ pub enum DialError {
     /// No connection: nothing was sent.
     #[error("cannot connect to {address}: {why}")]
     Connect {
-        /// Where.
+        /// Address of the node, `host:port`.
         address: String,
-        /// Why.
+        /// The operating system's error.
         why: io::Error,
     },
-    /// The conversation broke off: what was sent may have had an effect.
+    /// The exchange was interrupted: what was sent may have had an effect.
     #[error("{address} broke off: {why}")]
     Broken {
-        /// Where.
+        /// Address of the node, `host:port`.
         address: String,
-        /// Why.
+        /// The HTTP client's error.
         why: String,
     },
     /// The node refused the upgrade.
     #[error("{address} refused with {status}: {body}")]
     Refused {
-        /// Where.
+        /// Address of the node, `host:port`.
         address: String,
-        /// With what.
+        /// HTTP status of the answer.
         status: StatusCode,
-        /// Its words.
+        /// Body of the answer.
         body: String,
     },
-    /// Too slow: what was sent may have had an effect.
+    /// Time limit exceeded: what was sent may have had an effect.
     #[error("{address} did not answer within {after:?}")]
     Timeout {
-        /// Where.
+        /// Address of the node, `host:port`.
         address: String,
-        /// How long was waited.
+        /// The time limit.
         after: Duration,
     },
 }
 
 fn broken(address: &str, why: impl std::error::Error) -> DialError {
-    // The outermost error seldom says what went wrong.
+    // The outermost error seldom names the cause.
     let (mut words, mut cause) = (why.to_string(), why.source());
     while let Some(error) = cause {
         words = format!("{words}: {error}");
@@ -107,8 +107,8 @@ fn broken(address: &str, why: impl std::error::Error) -> DialError {
     DialError::Broken { address: address.to_owned(), why: words }
 }
 
-/// Opens a connection. A name is looked up anew for each: the node behind it
-/// may have moved.
+/// Opens a connection. A name is looked up anew for each: its node may have
+/// moved.
 pub(crate) async fn connect(tls: &Tls, address: &str) -> Result<Stream, DialError> {
     connect_within(tls, address, CONNECT_TIME_MAX).await
 }
@@ -127,7 +127,7 @@ async fn connect_within(tls: &Tls, address: &str, limit: Duration) -> Result<Str
     shaking.map_err(late)?.map_err(failed)
 }
 
-/// Lets the system notice when the other host is gone in silence.
+/// Lets the system notice when the other host goes silent.
 pub(crate) fn keep_alive(stream: &Stream) -> io::Result<()> {
     let Some(stream) = stream.as_tcp() else { return Ok(()) };
     let keepalive = TcpKeepalive::new()
@@ -138,7 +138,7 @@ pub(crate) fn keep_alive(stream: &Stream) -> io::Result<()> {
 }
 
 /// The addresses of a name. The system's look-up cannot be stopped: one that
-/// hangs holds its thread and its place, and nobody waits for it.
+/// hangs keeps its thread and its place, and its caller stops waiting.
 pub(crate) async fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
@@ -242,8 +242,8 @@ fn host(address: &str) -> Result<header::HeaderValue, DialError> {
     header::HeaderValue::from_str(address).map_err(|e| broken(address, e))
 }
 
-/// Runs the exchange while the connection is driven beside it; a connection
-/// that ends first leaves the exchange to say what came of it.
+/// Runs the exchange while the connection is driven beside it; if the connection
+/// ends first, the exchange reports the result.
 async fn drive<T>(
     connection: impl Future<Output = Result<(), hyper::Error>>,
     exchange: impl Future<Output = Result<T, DialError>>,

@@ -1,17 +1,17 @@
 //! How a cluster is founded, and how a node with an empty disk finds its
 //! place in one.
 //!
-//! A cluster is founded once, by the lowest id of `--initial-cluster`, when
-//! all of its nodes are there with empty disks: the founder hands each a
-//! cluster id to write down, and then makes the first log entry. All, not a
-//! majority: an empty disk may be a lost one, and only the absent node knows.
+//! A cluster is founded once, by the lowest id of `--initial-cluster`, when all
+//! of its nodes are there with empty disks: the founder hands each a cluster id
+//! to store, and then makes the first log entry. All, not a majority: an empty
+//! disk may be a lost one, and only the absent node knows.
 //!
-//! A node with an empty disk whose id is a member already has lost its disk.
-//! It must not come back under that id, and refuses.
+//! A node with an empty disk whose id is a member already has lost its disk. It
+//! must not return under that id, and refuses to start.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `judge` | what the answers of the others mean; asks nobody |
+//! | `judge` | what the answers of the others mean; no I/O |
 
 mod judge;
 
@@ -37,16 +37,16 @@ pub const IDENTITY: &str = "/raft/v1/identity";
 /// Path where a founder hands over the cluster id.
 pub const FOUND: &str = "/raft/v1/found";
 
-/// How often an empty node looks around.
+/// How often an empty node asks the others.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How long another node may take to answer.
 const ASK_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Most nodes asked in one look around.
+/// Most nodes asked in one round.
 const ASKED_MAX: usize = 64;
 
-/// Who a node is and what it knows, as it tells other nodes.
+/// Identity and knowledge of a node, as it tells other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Id of the node, chosen by the operator, never 0.
@@ -55,27 +55,27 @@ pub struct Identity {
     pub cluster_id: Option<String>,
     /// The nodes it was started with; empty if it was started to join.
     pub initial: BTreeMap<NodeId, String>,
-    /// The cluster's members, as its log tells; empty before it is founded.
+    /// The cluster's members, by its log; empty before it is founded.
     pub members: BTreeMap<NodeId, String>,
     /// Ids that were removed.
     pub retired: BTreeSet<NodeId>,
-    /// Where it says that others reach it, if it was told.
+    /// Where it says that others reach it, if that was set.
     #[serde(default)]
     pub advertise: Option<String>,
-    /// If it leads: how far its own log reaches, committed and durable. Its
-    /// followers remember it, as it remembers theirs.
+    /// If it leads: how far its own log reaches, committed and durable. Its followers
+    /// remember it, and it remembers theirs.
     #[serde(default)]
     pub reach: Option<Witness>,
-    /// How far it saw the logs of the others reach.
+    /// How far the others' logs reach, as last seen.
     #[serde(default)]
     pub seen: Witnesses,
-    /// If it leads: which voters it hears. Its followers go by it.
+    /// If it leads: which voters it hears. Its followers use it.
     #[serde(default)]
     pub majority: Option<Majority>,
 }
 
 impl Identity {
-    /// An id that no node had, as far as this one knows.
+    /// An unused id, by this node's knowledge.
     pub fn unused_id(&self) -> NodeId {
         let used = self.members.keys().chain(&self.retired).copied().max();
         used.unwrap_or(0).saturating_add(1)
@@ -87,7 +87,7 @@ impl Identity {
     }
 }
 
-/// What a founder hands over.
+/// A founder's message to the other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Founding {
     /// The new cluster's id.
@@ -104,7 +104,7 @@ pub enum Plan {
         /// All nodes with their addresses, this one included.
         initial: BTreeMap<NodeId, String>,
     },
-    /// `--join`: an existing cluster.
+    /// `--join`: join an existing cluster.
     Join {
         /// Addresses of its nodes.
         known: Vec<String>,
@@ -112,7 +112,7 @@ pub enum Plan {
 }
 
 impl Plan {
-    /// The flag that gave it.
+    /// The flag that was used.
     pub fn flag(&self) -> &'static str {
         match self {
             Plan::Found { .. } => "--initial-cluster",
@@ -121,16 +121,16 @@ impl Plan {
     }
 }
 
-/// The place found.
+/// The node's place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// This node founds the cluster: its disk is written next, then the first
     /// log entry is made.
     Founder {
-        /// The cluster's id, which all others have written down.
+        /// The cluster's id, which all others have stored.
         cluster_id: String,
     },
-    /// A node of a cluster that another founds or founded.
+    /// A node of a cluster that another node founds or founded.
     Member {
         /// The cluster's id.
         cluster_id: String,
@@ -140,7 +140,7 @@ pub enum Place {
 /// Why there is no place for this node.
 #[derive(Debug, thiserror::Error)]
 pub enum FormationError {
-    /// The id is a member already, which answers where it should be.
+    /// The id is a member already, and that member answers at its address.
     #[error(
         "node id {node} is in use: the node at {address} answers under it, and is a member of cluster {cluster_id}. Start this one, with its other flags as they are, but --node-id {new_id}, --join {ask} and no --initial-cluster; then `holdfast --store {ask} node add {new_id} {here}`"
     )]
@@ -149,13 +149,13 @@ pub enum FormationError {
         node: NodeId,
         /// Its cluster.
         cluster_id: String,
-        /// Where the member answers.
+        /// The member's address.
         address: String,
-        /// Where to ask.
+        /// A node to ask.
         ask: String,
-        /// An id that was not used yet.
+        /// An unused id.
         new_id: NodeId,
-        /// Where the others are to reach this node.
+        /// This node's address for the others.
         here: String,
     },
     /// The id is a member already, and does not answer: the disk was lost.
@@ -167,11 +167,11 @@ pub enum FormationError {
         node: NodeId,
         /// Its cluster.
         cluster_id: String,
-        /// Where the member was.
+        /// The member's address.
         address: String,
-        /// Where to ask.
+        /// A node to ask.
         ask: String,
-        /// An id that was not used yet.
+        /// An unused id.
         new_id: NodeId,
     },
     /// The id was removed.
@@ -184,16 +184,16 @@ pub enum FormationError {
         /// Its cluster.
         cluster_id: String,
     },
-    /// Two nodes were told different things.
+    /// Two nodes were started with different lists of nodes.
     #[error(
         "node {other} was started with --initial-cluster {theirs}, this one with {ours}: they must be the same"
     )]
     Disagree {
-        /// The other.
+        /// Id of the other node.
         other: NodeId,
-        /// What it was told.
+        /// The list that it was started with.
         theirs: String,
-        /// What this one was told.
+        /// The list that this one was started with.
         ours: String,
     },
     /// The data folder belongs to another cluster than the nodes around.
@@ -201,16 +201,16 @@ pub enum FormationError {
         "node {other} belongs to cluster {theirs}, and this node's data folder to cluster {ours}: check --data-dir and --initial-cluster; node {node} of cluster {ours} never changes its cluster"
     )]
     OtherCluster {
-        /// This node.
+        /// Id of this node.
         node: NodeId,
         /// The cluster of its folder.
         ours: String,
-        /// A node that it was told of.
+        /// The node that answered.
         other: NodeId,
         /// That node's cluster.
         theirs: String,
     },
-    /// Another node lets nobody in without the shared token.
+    /// Another node refused this node's token.
     #[error(
         "the node at {address} does not accept this node's token: start all nodes with the same --token-file (or HOLDFAST_TOKEN_FILE)"
     )]
@@ -223,16 +223,16 @@ pub enum FormationError {
         "--initial-cluster says that node {meant} is at {address}, but node {reached} answers there"
     )]
     OtherNode {
-        /// Who was meant.
+        /// The node expected there.
         meant: NodeId,
-        /// Where.
+        /// Address that was asked, `host:port`.
         address: String,
-        /// Who answered.
+        /// The node that answered.
         reached: NodeId,
     },
 }
 
-/// Asks a node who it is.
+/// Asks a node for its identity.
 pub async fn ask_identity(
     access: &Access,
     address: &str,
@@ -256,15 +256,15 @@ pub async fn ask_identity(
         .map_err(|e| DialError::Broken { address: address.to_owned(), why: e.to_string() })
 }
 
-/// `1=host:port,2=host:port`, as flags have it.
+/// `1=host:port,2=host:port`, as in flags.
 pub fn written(nodes: &BTreeMap<NodeId, String>) -> String {
     let parts: Vec<String> = nodes.iter().map(|(id, address)| format!("{id}={address}")).collect();
     parts.join(",")
 }
 
 /// Finds the place of a node with an empty disk, which others reach at `here`.
-/// Waits as long as it takes; `waits` hears at each look what for. `handed`
-/// yields the id that a founder handed over.
+/// Waits as long as it takes; `waits` gets the reason each time. `handed` yields
+/// the id that a founder handed over.
 pub async fn find_place(
     node: NodeId,
     here: &str,
@@ -302,8 +302,8 @@ pub async fn find_place(
     }
 }
 
-/// An id whose member answers is in use, and no disk was lost. This node does
-/// not take itself for that member, were it started at its address: it belongs
+/// An id whose member answers is in use, and no disk was lost. If this node was
+/// started at that member's address, it does not count its own answer: it belongs
 /// to no cluster yet.
 async fn lost_or_in_use(error: FormationError, here: &str, access: &Access) -> FormationError {
     let FormationError::DiskLost { node, cluster_id, address, ask, new_id } = error else {
@@ -334,8 +334,8 @@ async fn look(node: NodeId, plan: &Plan, access: &Access) -> Result<Next, Format
     }
 }
 
-/// Asks the nodes at these addresses, and the members that they name; gives
-/// the answers by id, and why there are not more.
+/// Asks the nodes at these addresses, and the members that they name; returns the
+/// answers by id, and why some are missing.
 async fn ask_cluster(
     known: &[String],
     access: &Access,
@@ -377,8 +377,8 @@ fn admitted<'a, K>(
     Ok(())
 }
 
-/// Asks the other nodes of the initial cluster who they are; gives the answers
-/// of those that do.
+/// Asks the other nodes of the initial cluster for their identities; returns the
+/// answers received.
 pub async fn ask_others(
     node: NodeId,
     initial: &BTreeMap<NodeId, String>,
@@ -400,7 +400,7 @@ async fn ask_each_other(
     join_all(asks).await.into_iter().collect()
 }
 
-/// Has all others write the cluster id down.
+/// Has all others store the cluster id.
 pub async fn hand_over(
     node: NodeId,
     initial: &BTreeMap<NodeId, String>,

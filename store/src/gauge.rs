@@ -1,4 +1,4 @@
-//! Free bytes of the disk and of memory, as the kernel tells them.
+//! Free bytes of the disk and of memory, as the kernel reports them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub fn of(folder: &Path) -> Gauge {
     Arc::new(move || {
         let folder = folder.clone();
         Box::pin(async move {
-            // A disk may take its time over the question.
+            // A disk may take long to answer.
             let measuring = move || Measured { disk: disk(&folder), memory: memory() };
             tokio::task::spawn_blocking(measuring).await.unwrap_or_default()
         })
@@ -26,7 +26,8 @@ fn disk(folder: &Path) -> Option<Free> {
     Some(Free { bytes: told.blocks_available() * unit, of: told.blocks() * unit })
 }
 
-/// The tightest of the machine and the control groups that this process is in.
+/// The tightest limit of the machine and of the control groups that this process
+/// is in.
 fn memory() -> Option<Free> {
     let read = |path: PathBuf| std::fs::read_to_string(path).ok();
     let machine = read("/proc/meminfo".into()).and_then(|text| of_machine(&text));
@@ -59,8 +60,8 @@ fn group_folders(cgroup: &str) -> Vec<PathBuf> {
     own.ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_owned).collect()
 }
 
-/// Of a control group's files; nothing if it sets no limit. Pages of files that
-/// nobody used lately are taken back before anything is killed.
+/// Of a control group's files; nothing if it sets no limit. Pages of files not
+/// used lately are taken back before anything is killed.
 fn of_group(max: &str, current: &str, stat: &str) -> Option<Free> {
     let max: u64 = max.trim().parse().ok()?;
     let current: u64 = current.trim().parse().ok()?;

@@ -5,30 +5,30 @@
 //! end) and [`dev::run`] (a whole cluster as child processes). The binary
 //! `holdfast-store` is a thin shell around both.
 //!
-//! A command's way: a connection ([`http`]) hands it to the node's one
+//! The path of a command: a connection ([`http`]) hands it to the node's one
 //! proposer ([`node::proposer`]), which packs what is waiting into a log entry;
 //! consensus ([`raft`]) replicates it; each node's log ([`storage`]) syncs it;
-//! once a majority has, the pure state machine (`holdfast-machine`) applies it
-//! on every node, its answers go back the same way, and its effects wake waits
-//! and watches ([`node::waits`], [`node::watches`]).
+//! once a majority has, the pure state machine (`holdfast-machine`) applies it on
+//! every node, its answers return the same way, and its effects wake waits and
+//! watches ([`node::waits`], [`node::watches`]).
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`access`] | the shared token: who may talk to this node |
+//! | [`access`] | the shared token: who may use this node |
 //! | [`cli`] | the grammar of the command line |
 //! | [`config`] | settings: flags, environment, file, defaults |
 //! | [`serve`], [`dev`] | one node, from start to exit; a cluster of child processes |
 //! | [`formation`] | founding a cluster; a place for an empty disk |
 //! | [`node`] | what connections ask, answered |
 //! | [`raft`] | the consensus library, its network, our wire |
-//! | [`offline`] | what is done with a folder while no node uses it |
+//! | [`offline`] | commands on a folder while no node uses it |
 //! | [`storage`] | log, vote, snapshots, identity on disk |
 //! | [`http`] | everything on the one port |
 //! | [`dial`] | short HTTP conversations with other nodes |
-//! | [`tls`] | certificates: what a node shows, and whom it trusts |
+//! | [`tls`] | certificates: what a node shows and trusts |
 //! | `gauge` | free bytes of the disk and of memory |
-//! | `regular_file` | files that people name, read within a bound |
-//! | [`recurring`] | log lines about trouble that goes on |
+//! | `regular_file` | files named by users, read within a bound |
+//! | [`recurring`] | log lines about recurring trouble |
 //!
 //! # Architecture invariants
 //!
@@ -38,10 +38,11 @@
 //!   those types reaches the disk or the wire.
 //! * A write is acknowledged only after a majority has synced it, also when
 //!   the majority is one node.
-//! * Reads are confirmed by a quorum (ReadIndex). No clock and no lease decides
-//!   what is true.
+//! * Reads are confirmed by a quorum (ReadIndex). No read relies on a clock or a
+//!   lease.
 //! * Consensus, its log, its timers and the proposer run on threads of their own.
-//!   Nothing that clients ask for runs there, or holds for long what they wait for.
+//!   Client requests neither run there nor hold for long what these threads wait
+//!   for.
 //! * A node whose log was lost or rolled back does not come back under its id.
 //! * Every queue, buffer, frame and wait has a bound, and the bound has a name.
 //! * Nothing here depends on a wall clock; time comes from `tokio::time`.

@@ -19,8 +19,8 @@ use tokio::runtime::{Builder, Runtime};
 /// Exit code of a wrong command line, environment or configuration file.
 const USAGE: u8 = 2;
 
-/// Threads of consensus alone. Whatever blocks one of them is taken over by
-/// another, so that a second one is of use only where it has a processor.
+/// Threads of consensus alone. If one of them blocks, another takes over, so that
+/// a second one is of use only where it has a processor.
 fn consensus_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     (processors / 4).clamp(1, CONSENSUS_THREADS_MAX)
@@ -32,8 +32,8 @@ const CONSENSUS_THREADS_MAX: usize = 2;
 /// More do not help: one consensus, one state machine.
 const WORKER_THREADS_MAX: usize = 8;
 
-/// Half the processors: the rest is for what writes to the disk. Few threads
-/// answer sooner than many that wake each other.
+/// Half the processors: the rest is for disk writes. Few threads answer sooner
+/// than many that wake each other.
 fn worker_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     (processors / 2).clamp(1, WORKER_THREADS_MAX)
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come this way, too.
+            // Help and version are reported as errors, too.
             let _ = error.print();
             if !error.use_stderr() {
                 return ExitCode::SUCCESS;
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
             Ok(())
         }
     };
-    // Threads that still read or write a disk must not keep the process.
+    // Threads that still use a disk must not keep the process running.
     consensus.shutdown_timeout(Duration::from_secs(1));
     runtime.shutdown_timeout(Duration::from_secs(1));
     match result {
@@ -116,7 +116,7 @@ fn threads(name: &str, count: usize) -> std::io::Result<Runtime> {
     Builder::new_multi_thread().thread_name(name).worker_threads(count).enable_all().build()
 }
 
-/// Says behind an error where the value came from that it is about.
+/// Adds to an error the source of the value that it is about.
 fn say_origin(error: &str, arguments: &[OsString]) -> ExitCode {
     if let Some(origin) = origin(error, arguments, &|name| std::env::var_os(name)) {
         eprintln!("{origin}");
@@ -124,7 +124,7 @@ fn say_origin(error: &str, arguments: &[OsString]) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// Says which variables were meant by names with a slip in them.
+/// Reports which variables were meant by misspelt names.
 fn say_mistyped() {
     for mistyped in mistyped(std::env::vars_os()) {
         eprintln!("holdfast-store: {mistyped}");
@@ -133,8 +133,8 @@ fn say_mistyped() {
 
 fn log_to_stderr(format: LogFormat) -> Result<(), String> {
     use tracing_subscriber::EnvFilter;
-    // A message of another node that meets a node which stops is no error.
-    // What the consensus library reports is logged here where it is handled.
+    // A message from another node during shutdown is no error. What the consensus
+    // library reports is logged here where it is handled.
     const FILTER: &str = "info,openraft=off,openraft::raft::raft_inner=off";
     let filter = match std::env::var("RUST_LOG") {
         Ok(filter) => EnvFilter::try_new(&filter).map_err(|error| {
@@ -145,7 +145,7 @@ fn log_to_stderr(format: LogFormat) -> Result<(), String> {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
-        // Whoever read the log may be gone; that must not stop a node.
+        // The reader of the log may be gone; that must not stop a node.
         .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match format {

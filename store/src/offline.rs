@@ -1,4 +1,4 @@
-//! What is done with a data folder while no node uses it.
+//! Commands on a data folder while no node uses it.
 //!
 //! | module | does |
 //! | --- | --- |

@@ -1,7 +1,7 @@
-//! Log lines about trouble that goes on: one for each state, then again with
-//! growing pauses, however often the trouble is met.
+//! Log lines about recurring trouble: one for each state, then more with growing
+//! pauses, however often the trouble occurs.
 //!
-//! Pure: whoever logs hands the time in.
+//! Pure: the caller passes the time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,24 +9,24 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Between the first line about a state and the second; each pause is twice the
-/// one before.
+/// Pause between the first and second line about a state; each further pause
+/// doubles.
 pub const PAUSE_FIRST: Duration = Duration::from_secs(5);
 
 /// Longest pause between two lines.
 pub const PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// Most states that are told apart while one trouble lasts.
+/// Most states that are kept apart while one trouble lasts.
 const STATES_MAX: usize = 8;
 
-/// When to log a trouble that comes in states `S`.
+/// Decides when to log a trouble with states `S`.
 #[derive(Debug)]
 pub struct Recurring<S> {
-    /// Whether a state that stays the same is said again.
+    /// Whether an unchanged state is logged again.
     repeats: bool,
     since: Option<Instant>,
     ended: Option<Instant>,
-    /// The present state, and those said since the trouble began.
+    /// The present state, and those logged since the trouble began.
     state: Option<S>,
     said: Vec<S>,
     next: Option<Instant>,
@@ -34,7 +34,7 @@ pub struct Recurring<S> {
 }
 
 impl<S: PartialEq + Clone> Recurring<S> {
-    /// A trouble whose state is said again and again while it lasts.
+    /// A trouble whose state is logged repeatedly while it lasts.
     pub fn repeating() -> Recurring<S> {
         Recurring {
             repeats: true,
@@ -47,13 +47,13 @@ impl<S: PartialEq + Clone> Recurring<S> {
         }
     }
 
-    /// A trouble whose states are said once each, and a trouble that comes and
-    /// goes with growing pauses.
+    /// A trouble whose states are logged once each; one that comes and goes is logged
+    /// with growing pauses.
     pub fn once() -> Recurring<S> {
         Recurring { repeats: false, ..Recurring::repeating() }
     }
 
-    /// The trouble is met in this state: whether to say it now.
+    /// The trouble occurs in this state; returns whether to log it now.
     pub fn met(&mut self, state: &S, now: Instant) -> bool {
         if self.since.is_none() {
             self.since = Some(now);
@@ -66,7 +66,7 @@ impl<S: PartialEq + Clone> Recurring<S> {
         self.state = Some(state.clone());
         let known = self.said.contains(state);
         let ripe = self.next.is_none_or(|next| now >= next);
-        // A new state is worth a line at once, one that comes and goes is not.
+        // A new state is logged at once, one that comes and goes is not.
         let say = match (self.said.is_empty(), known) {
             (true, _) => ripe,
             (false, false) => self.said.len() < STATES_MAX || ripe,
@@ -82,7 +82,7 @@ impl<S: PartialEq + Clone> Recurring<S> {
         say
     }
 
-    /// There is no trouble now: how long it lasted, if it was said and is over.
+    /// The trouble is over; returns how long it lasted, if it was logged.
     pub fn over(&mut self, now: Instant) -> Option<Duration> {
         let since = self.since.take()?;
         self.ended = Some(now);
@@ -92,18 +92,18 @@ impl<S: PartialEq + Clone> Recurring<S> {
     }
 }
 
-/// Troubles with many others, each by its key.
+/// Troubles with several peers, each by its key.
 #[derive(Debug)]
 pub struct RecurringWith<K, S> {
     troubles: BTreeMap<K, Recurring<S>>,
     keys_max: usize,
-    /// All for which there was no room.
+    /// All keys for which there was no room.
     rest: Recurring<()>,
 }
 
 impl<K: Ord + Clone, S: PartialEq + Clone> RecurringWith<K, S> {
-    /// Tells at most so many keys apart: further ones share their lines while
-    /// those are in trouble.
+    /// Keeps at most this many keys apart: further ones share their lines while those
+    /// are in trouble.
     pub fn new(keys_max: usize) -> RecurringWith<K, S> {
         RecurringWith { troubles: BTreeMap::new(), keys_max, rest: Recurring::repeating() }
     }
@@ -125,13 +125,13 @@ impl<K: Ord + Clone, S: PartialEq + Clone> RecurringWith<K, S> {
     }
 }
 
-/// Troubles that many tasks meet, each by what went wrong.
+/// Troubles met by several tasks, by kind.
 #[derive(Debug)]
 pub struct Troubles {
     met: Mutex<RecurringWith<&'static str, String>>,
 }
 
-/// Most kinds that are told apart.
+/// Most kinds that are kept apart.
 const KINDS_MAX: usize = 16;
 
 impl Default for Troubles {
@@ -141,12 +141,12 @@ impl Default for Troubles {
 }
 
 impl Troubles {
-    /// This went wrong just now, for this reason: whether to say it.
+    /// This kind of trouble occurred, for this reason; returns whether to log it.
     pub fn met(&self, what: &'static str, why: &impl ToString) -> bool {
         self.met.lock().met(&what, &why.to_string(), Instant::now())
     }
 
-    /// This goes well.
+    /// This kind of work succeeded.
     pub fn over(&self, what: &'static str) {
         self.met.lock().over(&what, Instant::now());
     }
@@ -158,7 +158,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The seconds at which something is said of a state met each second.
+    /// The seconds at which a state met each second is logged.
     fn said(trouble: &mut Recurring<u8>, from: Instant, states: &[u8]) -> Vec<usize> {
         let met =
             |(n, state): (usize, &u8)| trouble.met(state, from + SECOND * n as u32).then_some(n);

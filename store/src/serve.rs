@@ -33,45 +33,45 @@ use crate::storage::{LogStore, Opened, Options, Storage, StorageError};
 /// Longest time for the node's own tasks to end when it stops.
 const TASKS_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Longest time for the storage to close once the node was told twice to stop.
+/// Longest time for the storage to close after a second stop request.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Between two attempts to go on with a founding.
+/// Pause between two attempts to continue a founding.
 const FOUNDING_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a node did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Its folder.
+    /// Its folder cannot be used.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// Its place in a cluster.
+    /// It found no place in a cluster.
     #[error(transparent)]
     Formation(#[from] FormationError),
-    /// Its address.
+    /// Its address cannot be used.
     #[error("cannot listen on {address}: {why}{}", hint(why))]
     Listen {
-        /// Which.
+        /// Address to listen on, `host:port`.
         address: String,
-        /// Why.
+        /// The operating system's error.
         why: std::io::Error,
     },
-    /// An empty folder and nothing said about a cluster.
+    /// The folder is empty and no cluster was named.
     #[error(
         "{data_dir} is empty: say which cluster this node is to found, `holdfast-store serve --node-id {node} --data-dir {data_dir} --listen {listen} --initial-cluster {node}=HOST:PORT,…` with all of its nodes, or which it is to join, `… --join HOST:PORT` with any node of it", data_dir = data_dir.display()
     )]
     NoPlan {
-        /// The folder.
+        /// The empty data folder.
         data_dir: std::path::PathBuf,
-        /// This node.
+        /// Id of this node.
         node: NodeId,
-        /// Where it was to listen.
+        /// The address that it was to listen on.
         listen: String,
     },
-    /// It must not, or cannot, go on.
+    /// The node must not, or cannot, go on.
     #[error("{0}")]
     Fatal(String),
-    /// The operating system.
+    /// An operating system error.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }
@@ -87,10 +87,9 @@ fn hint(why: &std::io::Error) -> &'static str {
     }
 }
 
-/// Runs one node until it is told to stop, or cannot go on. Whatever the end,
-/// the storage is closed before it: the process must not end while the log's
-/// writer is at work. Consensus runs on threads of its own, which nothing that
-/// clients ask for can keep busy.
+/// Runs one node until it is stopped or cannot go on. It always closes the
+/// storage first: the process must not end while the log's writer is at work.
+/// Consensus runs on threads of its own, which no client request can keep busy.
 pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeError> {
     let mut signals = Signals::new()?;
     raise_file_limit();
@@ -138,17 +137,17 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
     run_on(&options, rim, &consensus, &mut signals).await
 }
 
-/// What a node runs on.
+/// Resources of a node.
 pub struct Rim {
-    /// Its disk.
+    /// The opened data folder, or a simulated disk.
     pub opened: Opened,
-    /// Its port.
+    /// The port it accepts connections on.
     pub listener: Listener,
     /// Its counters.
     pub metrics: Arc<Metrics>,
     /// Measures its room.
     pub gauge: Gauge,
-    /// Hears of the node once it has its place.
+    /// Gets the node once it has its place.
     pub started: Box<dyn FnOnce(&Node) + Send>,
 }
 
@@ -190,7 +189,7 @@ pub async fn run_on(
     tracing::info!(listen = %options.listen, "listening");
 
     let placed = tokio::select! {
-        // A folder with a place has it at once, and its storage is closed below.
+        // A folder that has its place needs no waiting, and its storage is closed below.
         biased;
         placed = take_place(options, opened, &app) => placed?,
         () = signals.received() => {
@@ -225,7 +224,7 @@ pub async fn run_on(
     ended
 }
 
-/// What stops a node.
+/// Signals that stop a node.
 struct Started {
     node: Node,
     storage: Storage,
@@ -238,7 +237,7 @@ struct Placed {
     storage: Storage,
     /// Whether this node founds the cluster.
     founder: bool,
-    /// Whom to tell that the cluster's id is on the disk.
+    /// To notify when the cluster's id is on the disk.
     written: Option<oneshot::Sender<()>>,
 }
 
@@ -363,8 +362,8 @@ async fn find_place(
     formation::find_place(options.node_id, here, plan, &options.access, handed, waits).await
 }
 
-/// Says which settings do not count any more, and what an operator has to do
-/// next about a node that waits.
+/// Reports settings that no longer count, and what an operator must do about a
+/// node that waits.
 async fn say_what_counts(
     options: &ServeOptions,
     consensus: &Consensus,
@@ -397,8 +396,8 @@ async fn say_what_counts(
     Ok(())
 }
 
-/// Makes the cluster's first entry, if that is this node's part and was not
-/// done before.
+/// Makes the cluster's first entry, if this node founds it and has not done so
+/// before.
 async fn found_if_due(
     options: &ServeOptions,
     consensus: &Consensus,
@@ -417,7 +416,7 @@ async fn found_if_due(
     consensus.found(initial).await.map_err(ServeError::Fatal)
 }
 
-/// A founding that broke off between the id and the first entry goes on here,
+/// A founding interrupted between the id and the first entry continues here,
 /// unless the others have a history that this disk has lost.
 async fn resume_founding(
     options: &ServeOptions,
@@ -445,7 +444,7 @@ async fn resume_founding(
     }
 }
 
-/// Returns when the node is told to stop, or why it cannot go on.
+/// Returns when the node is asked to stop, or why it cannot go on.
 async fn watch_over(
     started: &mut Started,
     initial: &BTreeMap<NodeId, String>,
@@ -458,7 +457,7 @@ async fn watch_over(
         Some(why) = fatal.recv() => why,
         why = log_failed(&log) => why,
         why = node.consensus().stopped() => {
-            // The log knows better than consensus what went wrong with it.
+            // The log's own error is more precise than that of consensus.
             let failure = log.failure().borrow().as_ref().map(ToString::to_string);
             failure.unwrap_or(why)
         }
@@ -478,8 +477,8 @@ async fn log_failed(log: &LogStore) -> String {
     }
 }
 
-/// Notes on the disk that this node has taken part in its cluster: an empty
-/// log is a lost one from then on. Returns only if that fails.
+/// Records on the disk that this node has taken part in its cluster: an empty log
+/// is a lost one from then on. Returns only on failure.
 async fn mark_formed(consensus: &Consensus, storage: &mut Storage) -> String {
     let (say, mut said) = mpsc::channel(1);
     let watching = consensus.watch(move |view| {
@@ -497,7 +496,7 @@ async fn mark_formed(consensus: &Consensus, storage: &mut Storage) -> String {
     }
 }
 
-/// Hands over, drains, stops. A second signal cuts that short; the storage is
+/// Hands over, drains, stops. A second signal interrupts that; the storage is
 /// closed all the same.
 async fn stop_node(
     started: Started,
@@ -518,7 +517,7 @@ async fn stop_node(
         }
         accepting.cancel();
         node.effects().end_all(&node.referral());
-        // Clients follow the leader now; what is under way here may finish.
+        // Clients follow the new leader now; requests under way here may finish.
         tokio::time::sleep(Duration::from_millis(50).min(options.shutdown_grace)).await;
         stop.cancel();
         tasks.close();
@@ -552,7 +551,7 @@ fn die() {
     }
 }
 
-/// What tells a node to stop.
+/// A signal that stops a node.
 pub enum Signals {
     /// SIGTERM and SIGINT.
     System {

@@ -1,7 +1,8 @@
-//! What a node has of TLS: what it shows to clients and to nodes, whom it trusts, and
-//! who may do what by a certificate.
+//! TLS of a node: its certificates for clients and nodes, the authorities it
+//! trusts, and what a certificate allows.
 //!
-//! Without certificates everything is plain, and who may do what is [`Access`]'s alone.
+//! Without certificates everything is plain, and [`Access`] alone decides who may
+//! do what.
 //!
 //! [`Access`]: crate::access::Access
 
@@ -15,7 +16,7 @@ use holdfast_net::tls::{Acceptor, AcceptorFiles, Caller, Dialer, File, Identity,
 
 use crate::access::{Access, PEER_PATHS};
 
-/// How often the files are looked at.
+/// How often the files are checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The certificates, if there are any. Cheap to clone.
@@ -25,7 +26,7 @@ pub struct Tls {
     dialer: Option<Dialer>,
 }
 
-/// The files that flags name; all of them, or none.
+/// The files named by flags; all of them, or none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsPaths {
     /// `--tls-cert`
@@ -55,19 +56,19 @@ pub enum TlsSetupError {
         /// The flags that belong to it.
         missing: String,
     },
-    /// The files are of no use.
+    /// The files are invalid.
     #[error(transparent)]
     Files(#[from] TlsError),
 }
 
-/// What a connection says about a request.
+/// What a connection's certificate means for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It may do what the shared token allows, and needs none.
     LetIn,
     /// Its token decides.
     AskToken,
-    /// Only nodes ask this.
+    /// Only nodes may send this.
     NotPeer,
 }
 
@@ -115,7 +116,7 @@ impl TlsPaths {
 }
 
 impl Tls {
-    /// Of a client, which is connected to by nobody.
+    /// Of a client, which accepts no connections.
     pub fn of_client(dialer: Dialer) -> Tls {
         Tls { acceptor: None, dialer: Some(dialer) }
     }
@@ -130,16 +131,16 @@ impl Tls {
         self.dialer.as_ref()
     }
 
-    /// Whether clients without a certificate are kept out where there is no token.
+    /// Whether clients without a certificate are refused where there is no token.
     pub fn wants_certificates(&self) -> bool {
         self.acceptor.as_ref().is_some_and(|acceptor| acceptor.files().clients.is_some())
     }
 
-    /// What a connection of this caller may ask; none: it was accepted plain.
+    /// What a connection of this caller may request; none: it was accepted plain.
     pub fn verdict(&self, path: &str, caller: Option<Caller>) -> Verdict {
         match caller {
             _ if self.acceptor.is_none() => Verdict::AskToken,
-            // The nodes' token, where there is one, is asked for as well.
+            // The nodes' token, if there is one, is required as well.
             Some(Caller::Peer) if path.starts_with(PEER_PATHS) => Verdict::AskToken,
             _ if path.starts_with(PEER_PATHS) => Verdict::NotPeer,
             Some(Caller::Peer | Caller::Certified) => Verdict::LetIn,
@@ -147,13 +148,13 @@ impl Tls {
         }
     }
 
-    /// Whether a client that showed no certificate is kept from a path, where there is no
+    /// Whether a client without a certificate may not use a path, where there is no
     /// token.
     pub fn keeps_out(&self, path: &str, caller: Option<Caller>) -> bool {
         self.wants_certificates() && caller != Some(Caller::Peer) && !Access::is_open_path(path)
     }
 
-    /// What the operator should know about the files.
+    /// Warnings about the files for the operator.
     pub fn warning(&self) -> Option<String> {
         let files = self.acceptor.as_ref()?.files();
         [&files.serving, &files.peer].into_iter().find_map(|identity| {
@@ -162,8 +163,8 @@ impl Tls {
         })
     }
 
-    /// Keeps up with the files. Those that are of no use change nothing. Runs until
-    /// it is dropped.
+    /// Follows changes of the files. Invalid files change nothing. Runs until it is
+    /// dropped.
     pub async fn follow_files(self) {
         let Tls { acceptor: Some(acceptor), dialer: Some(dialer) } = self else { return };
         loop {

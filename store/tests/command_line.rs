@@ -1,6 +1,6 @@
-//! Slips on the command line, in the environment and in the configuration file
-//! of `holdfast-store`, generated from its own definitions: each is refused
-//! with exit code 2, by name, and nothing is started.
+//! Mistakes on the command line, in the environment and in the configuration file
+//! of `holdfast-store`, generated from its own definitions: each is refused with
+//! exit code 2, by name, and nothing is started.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use clap::{Arg, Command as Grammar, CommandFactory};
 use holdfast_store::cli::Cli;
 
-/// What a slip may take to be told: two seconds, and room for a slow machine.
+/// Longest time to report a mistake: two seconds, and room for a slow machine.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Runs the program without any of its variables but these.
+/// Runs the program with only these of its variables.
 fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast-store"));
     for (name, _) in std::env::vars_os() {
@@ -26,7 +26,7 @@ fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     output
 }
 
-/// It must be refused with all of these texts.
+/// It must be refused, and print all of these texts.
 fn refused(arguments: &[&str], variables: &[(&str, &str)], texts: &[&str]) {
     let output = run(arguments, variables);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -72,7 +72,7 @@ fn flags(grammar: &Grammar) -> impl Iterator<Item = (&str, &Arg)> {
     grammar.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg)))
 }
 
-/// Nothing must be made here.
+/// Nothing must be created here.
 fn folder() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("data").display().to_string();
@@ -107,7 +107,7 @@ fn a_flag_with_a_letter_wrong_is_named_with_the_nearest() {
     is_untouched(&dir);
 }
 
-/// A value that no such flag takes; none where every text is a path or a name.
+/// A value that the flag refuses; none where every text is a path or a name.
 fn strange(flag: &str) -> Option<&'static str> {
     match flag {
         "config" | "token-file" | "peer-token-file" => Some("/nonexistent/file"),
@@ -197,7 +197,7 @@ fn a_variable_with_a_letter_wrong_in_its_name_is_named_with_the_right_one() {
         let Some(name) = arg.get_env().and_then(|name| name.to_str()) else { continue };
         let wrong = format!("{}Q", &name[..name.len() - 1]);
         let texts = [&*wrong, "is ignored", &format!("did you mean {name}?")];
-        // What is missing because of it, and what is wrong beside it.
+        // What is missing because of it, and what else is wrong.
         refused(&["serve", "--data-dir", &path], &[(&wrong, "x")], &texts);
         refused(&["serve", "--data-dri", &path], &[(&wrong, "x")], &texts);
     }
@@ -206,8 +206,8 @@ fn a_variable_with_a_letter_wrong_in_its_name_is_named_with_the_right_one() {
     assert!(shown.status.success() && shown.stderr.is_empty(), "{shown:?}");
 }
 
-/// What is no file to read: a pipe that nobody writes to, a device without end,
-/// a folder, and a file that is too long for anything that is read.
+/// Files that cannot be read: a pipe without a writer, a device without end, a
+/// folder, and a file longer than any limit.
 fn no_files(dir: &tempfile::TempDir) -> [String; 4] {
     let pipe = dir.path().join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo can be started");

@@ -9,7 +9,7 @@ use crate::process::Process;
 /// `holdfast-agent serve`, for one job.
 #[derive(Debug)]
 pub struct Agent {
-    /// The child.
+    /// The agent's process.
     pub process: Process,
     address: String,
 }

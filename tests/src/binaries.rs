@@ -1,4 +1,4 @@
-//! Where the programs under test are: beside the test executable, or above it.
+//! Paths of the programs under test: beside the test executable, or above it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ pub fn path(name: &str) -> PathBuf {
     path
 }
 
-/// A command for a program of this workspace, free of the settings of whoever
-/// runs the tests.
+/// A command for a program of this workspace, without Holdfast's variables of the test's
+/// environment.
 pub fn command(name: &str) -> Command {
     without_settings(path(name))
 }
@@ -53,7 +53,7 @@ pub fn workspace() -> PathBuf {
     tests.parent().expect("the tests lie in the workspace").to_owned()
 }
 
-/// The same command, with so many descriptors.
+/// The same command, with this many descriptors.
 pub fn with_descriptors(command: &Command, descriptors: usize) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("ulimit -n {descriptors}; exec \"$@\""), "sh"]);

@@ -27,7 +27,7 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
 /// Where a node listens that has a host of its own.
 const PORT_ON_HOSTS: u16 = 21001;
 
-/// What the cluster says to an operator whose wish came true before.
+/// Answers of the cluster when an operator's change is already done.
 const DONE_BEFORE: [&str; 3] = ["is a member already", "votes already", "there is no node"];
 
 /// Nodes of one cluster, each with a data folder and a port of its own.
@@ -38,7 +38,7 @@ pub struct Cluster {
     logs: Logs,
     ports: Ports,
     folder: TempDir,
-    /// What the test itself shows to the nodes.
+    /// The token file that the test presents to the nodes.
     token_file: Option<PathBuf>,
     /// The folder of `holdfast-store tls init`, if the nodes speak TLS.
     certificates: Option<PathBuf>,
@@ -69,8 +69,8 @@ impl Cluster {
         Cluster::plan(nodes, flags).started().await
     }
 
-    /// A running cluster with a node on each of these hosts; they listen on
-    /// the network, so the flags say how strangers are kept out.
+    /// A running cluster with a node on each of these hosts; they listen on the network,
+    /// so the flags must set how strangers are kept out.
     pub async fn start_on(hosts: &[Host], flags: &[&str]) -> Cluster {
         Cluster::plan_on(hosts, flags).started().await
     }
@@ -203,7 +203,7 @@ impl Cluster {
         self.wait_ready(id).await;
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self, id: NodeId) {
         self.process(id).kill();
         self.node_mut(id).process = None;
@@ -215,7 +215,7 @@ impl Cluster {
         self.node_mut(id).paused = true;
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&mut self, id: NodeId) {
         self.process(id).signal(Signal::SIGCONT);
         self.node_mut(id).paused = false;
@@ -228,8 +228,7 @@ impl Cluster {
         self.node_mut(id).process = None;
     }
 
-    /// Waits until a node ends by itself; answers how, and what it said since
-    /// it was started.
+    /// Waits until a node ends by itself; answers how, and its log since it was started.
     pub async fn ended(&mut self, id: NodeId) -> (ExitStatus, String) {
         let process = self.process(id);
         let status = process.ended().await;
@@ -261,7 +260,7 @@ impl Cluster {
         process.unwrap_or_else(|| panic!("node {id} is not running"))
     }
 
-    /// All nodes.
+    /// Ids of all nodes.
     pub fn ids(&self) -> Vec<NodeId> {
         self.nodes.keys().copied().collect()
     }
@@ -272,12 +271,12 @@ impl Cluster {
         self.nodes.iter().filter(|(_, node)| awake(node)).map(|(id, _)| *id).collect()
     }
 
-    /// Where a node listens.
+    /// Address at which a node listens.
     pub fn address(&self, id: NodeId) -> &str {
         &self.node(id).address
     }
 
-    /// What a node keeps.
+    /// Data folder of a node.
     pub fn data_dir(&self, id: NodeId) -> &Path {
         &self.node(id).data_dir
     }
@@ -303,7 +302,7 @@ impl Cluster {
         addresses.join(",")
     }
 
-    /// An ERROR whose line contains `text` is what the test wants.
+    /// The test expects an ERROR whose line contains `text`.
     pub fn expect_error(&mut self, text: &str) {
         self.logs.expect(text);
     }
@@ -337,7 +336,7 @@ impl Cluster {
     }
 
     /// Makes certificates for all nodes, or makes them anew; nodes that are started from
-    /// now on speak TLS. Answers the folder.
+    /// now on use TLS. Answers the folder.
     pub async fn make_certificates(&mut self) -> PathBuf {
         let folder = self.folder.path().join("certificates");
         let addresses = self.nodes.iter().map(|(id, node)| format!("{id}={}", node.address));
@@ -350,7 +349,7 @@ impl Cluster {
         folder
     }
 
-    /// What the test itself shows to the nodes, and whom it trusts.
+    /// The token that the test presents, and the authority that it trusts.
     pub fn credentials(&self) -> Credentials {
         let ca = self.certificates.as_ref().map(|folder| folder.join("client/ca.crt"));
         let tls = TlsFiles { ca, ..TlsFiles::default() }.read().expect("they were made");
@@ -362,7 +361,7 @@ impl Cluster {
         self.token_file = Some(file.to_owned());
     }
 
-    /// What a node says of the cluster; none if it does not answer.
+    /// A node's view of the cluster; none if it does not answer.
     pub async fn status(&self, id: NodeId) -> Option<Status> {
         let credentials = self.credentials();
         let asked = fetch(self.address(id), routes::STATUS, &credentials, LOOK_TIME_MAX);
@@ -370,7 +369,7 @@ impl Cluster {
         serde_json::from_slice(&answer.body).ok()
     }
 
-    /// What a node says of the cluster, waiting for its answer.
+    /// A node's view of the cluster, waiting for its answer.
     pub async fn status_of(&self, id: NodeId) -> Status {
         eventually(&format!("the status of node {id}"), async || self.status(id).await).await
     }
@@ -398,7 +397,7 @@ impl Cluster {
         self.follower_and_leader().await.0
     }
 
-    /// Two nodes that are awake, of which the second leads.
+    /// Two nodes that are awake; the second leads.
     pub async fn follower_and_leader(&self) -> (NodeId, NodeId) {
         let leader = self.leader().await;
         let other = self.awake().into_iter().find(|id| *id != leader);
@@ -423,7 +422,7 @@ impl Cluster {
         .await
     }
 
-    /// What one node holds, however old: its revision and the keys of a scope.
+    /// The content of one node, however old: its revision and the keys of a scope.
     pub async fn content(&self, id: NodeId, scope: &Scope) -> Option<(u64, BTreeMap<Blob, Blob>)> {
         let mut stream = RawStream::open(self.address(id)).await.ok()?;
         let (mut keys, mut after, mut at) = (BTreeMap::new(), None, None);
@@ -501,8 +500,7 @@ impl Cluster {
         ended.stdout.trim_end().to_owned()
     }
 
-    /// Runs `holdfast`, which must fail with this exit code; answers what it
-    /// said.
+    /// Runs `holdfast`, which must fail with this exit code; answers its output.
     pub async fn cli_fails(&self, code: i32, arguments: &[&str]) -> String {
         let ended = self.cli(arguments).await;
         ended.failed(code, &[]);
@@ -545,7 +543,7 @@ impl Cluster {
         self.client_of(&self.ids())
     }
 
-    /// A client that is told of these nodes alone.
+    /// A client that knows only these nodes.
     pub fn client_of(&self, ids: &[NodeId]) -> Client {
         Client::new(self.client_options(ids))
     }

@@ -7,15 +7,14 @@ use crate::cluster::Cluster;
 use crate::patience::eventually;
 use crate::process::Process;
 
-/// Says where its agent is, and ends with the code that it is told in a file,
-/// or after a minute, or as many times 50 ms as `WAIT_TURNS` says: a test that fails
-/// leaves it to itself.
+/// Prints its agent's address, and ends with the code that it reads from a file, or after a
+/// minute, or as many times 50 ms as `WAIT_TURNS` says, in case the test fails and leaves it.
 pub const WAITS: &str = "echo place $MASTER_ADDR:$MASTER_PORT of $HOLDFAST_CONTROL.; \
                      for n in $(seq ${WAIT_TURNS:-1200}); do test -s \"$0\" && exit $(cat \"$0\"); sleep 0.05; done; \
                      exit 99";
 
-/// For bash: a TCPStore client on file descriptor 3, which the agent has heard
-/// of. It says VALIDATE and PING, and waits for the answer to the latter.
+/// For bash: a TCPStore client on file descriptor 3 that the agent has seen. It sends
+/// VALIDATE and PING, and waits for the answer to the latter.
 pub const COMES: &str = r"exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT
     printf '\x00\xce\xf7\x85\x3c\x0d\x01\x00\x00\x00' >&3; head -c4 <&3 >/dev/null";
 
@@ -58,7 +57,7 @@ impl Command {
         Command { agent, address, control, order }
     }
 
-    /// Ends with this code; answers what was said.
+    /// Ends with this code; answers its output.
     pub async fn end(mut self, code: i32) -> String {
         std::fs::write(&self.order, code.to_string()).expect("the folder is ours");
         assert_eq!(self.agent.ended().await.code(), Some(code), "{}", self.agent.said());
@@ -66,7 +65,7 @@ impl Command {
     }
 }
 
-/// The agent at a control socket: its process id lies beside it.
+/// The agent at a control socket: its process id is in a file beside it.
 pub async fn process_at(control: &Path) -> i32 {
     eventually("the agent's process id", async || {
         let mut path = control.as_os_str().to_owned();
@@ -80,7 +79,7 @@ pub async fn process_at(control: &Path) -> i32 {
 /// Waits until that process has ended.
 pub async fn gone(process: i32) {
     eventually("the agent to end", async || {
-        // A process that nobody has waited for yet is one that has ended.
+        // An ended process that was not reaped yet counts as ended.
         let state = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         let state = state.rsplit(')').next().unwrap_or_default().trim();
         (state.is_empty() || state.starts_with('Z')).then_some(())

@@ -1,5 +1,4 @@
-//! A way to a store on which answers can be held: what is asked arrives, and
-//! whoever asked does not know.
+//! A proxy to a store that can hold answers back: requests arrive, and their callers do not know.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use tokio::task::JoinSet;
 /// Awaited before each piece of an answer is passed on.
 pub type Gate = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// A way, until it is dropped.
+/// A proxy; it runs until it is dropped.
 #[derive(Debug)]
 pub struct DelayProxy {
     address: String,
@@ -48,7 +47,7 @@ impl DelayProxy {
         DelayProxy { address, _connections: forwarding }
     }
 
-    /// Where it begins.
+    /// Address at which it listens.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -1,4 +1,4 @@
-//! Disks that stall: no error, no end, just nothing.
+//! Disks that stall: no error, no end, no answer.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -28,12 +28,12 @@ impl Disk {
         mounted.then(|| Disk(at))
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// From now on whoever writes waits.
+    /// Makes all writers wait from now on.
     ///
     /// # Panics
     ///
@@ -42,7 +42,7 @@ impl Disk {
         assert!(run(&["fsfreeze", "-f"], Some(&self.0)), "what is mounted can be frozen");
     }
 
-    /// What waited is written.
+    /// Lets waiting writes through.
     ///
     /// # Panics
     ///

@@ -1,8 +1,8 @@
 //! Leaders killed under load until the session table answered a retry.
 //!
-//! A failover test proves something only if calls were under way when the
-//! leader died, and if one of them had been applied without its answer having
-//! arrived. Neither happens at every kill, so it is repeated.
+//! A failover test proves something only if calls were in flight when the leader died,
+//! and if one of them had been applied without its answer having arrived. Not every kill
+//! does both, so it is repeated.
 
 use holdfast_api::NodeId;
 use holdfast_client::Client;
@@ -43,12 +43,12 @@ pub async fn kill_leaders(cluster: &mut Cluster, client: &Client, load: &Adders,
     .await;
 }
 
-/// Kills the leader in the middle of the load and waits until the load goes
-/// on with the next one. Answers who was killed.
+/// Kills the leader during the load and waits until the load goes on with the next one.
+/// Answers the node that was killed.
 ///
 /// # Panics
 ///
-/// If no call was under way.
+/// If no call was in flight.
 pub async fn kill_leader(cluster: &mut Cluster, load: &Adders) -> NodeId {
     load.progress(PROGRESS).await;
     let leader = cluster.leader().await;

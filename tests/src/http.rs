@@ -16,7 +16,7 @@ const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long a cluster may take to elect a leader, many times over.
 const SERVED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Pause between two requests of which the first one was not served.
+/// Pause between a request that was not served and the next.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// An answer.
@@ -105,7 +105,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects.
+    /// Opens a connection.
     pub async fn open(address: &str) -> Result<Connection, String> {
         let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
@@ -113,7 +113,7 @@ impl Connection {
         Ok(Connection { address: address.to_owned(), sender, connection })
     }
 
-    /// One request.
+    /// Sends one request.
     pub async fn send(
         &mut self,
         method: &Method,

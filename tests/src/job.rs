@@ -1,5 +1,4 @@
-//! A training job under a launcher: real PyTorch, which takes steps until it
-//! is told to finish.
+//! A training job under a launcher: real PyTorch, which takes steps until it is asked to finish.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,11 +8,11 @@ use crate::cluster::Cluster;
 use crate::hosts::Host;
 use crate::python::{Script, Torch, script};
 
-/// torchrun, as whoever has it in their path.
+/// torchrun, from the user's path.
 pub const TORCHRUN: [&str; 3] = ["PYTHON", "-m", "torch.distributed.run"];
 
-/// A job, and how it is told what to do. Its programs are started one by one:
-/// that of the first has rank 0, which speaks for all.
+/// A job, and how the test controls it. Its programs are started one by one: that of the
+/// first has rank 0, which reports for all.
 #[derive(Debug)]
 pub struct Job {
     name: String,
@@ -25,7 +24,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job none of whose programs runs yet.
+    /// A job without running programs.
     pub fn new(cluster: &Cluster, torch: &Torch, name: &str) -> Job {
         let folder = cluster.folder().join(format!("orders-{name}"));
         std::fs::create_dir(&folder).expect("each job has a name of its own");
@@ -76,7 +75,7 @@ impl Job {
         mpirun
     }
 
-    /// Adds words of which some stand for the job, as in [`Job::command`].
+    /// Adds words, some of which stand for the job, as in [`Job::command`].
     pub fn add_words(&self, command: &mut Command, words: &[&str]) {
         for word in words {
             match *word {
@@ -130,8 +129,7 @@ impl Job {
         }
     }
 
-    /// Tells it to finish. All of its programs end well, and rank 0's last
-    /// line holds these words.
+    /// Asks it to finish. All of its programs end well, and rank 0's last line holds these words.
     pub async fn finishes(mut self, words: &str) {
         self.order("finish");
         let line = self.first().says("trained").await;

@@ -1,4 +1,4 @@
-//! What the end-to-end tests stand on: real binaries as child processes.
+//! Base of the end-to-end tests: real binaries as child processes.
 //!
 //! Entry points: [`Cluster`] (store nodes), [`Agent`] (the agent in front of
 //! them), [`Adders`] (a load whose every answer is checked), [`Script`]
@@ -17,10 +17,10 @@
 //! | [`cluster`] | store nodes |
 //! | [`agent`] | the agent |
 //! | [`command`] | a command under `holdfast-agent run` |
-//! | [`load`] | concurrent adders and the check of what they were told |
+//! | [`load`] | concurrent adders and the check of their answers |
 //! | [`disk`] | file systems that can be made to stall |
 //! | [`failover`] | leaders killed until a retry was answered from the session table |
-//! | [`communicators`] | what members of a group of communicators write down, and whether it may be |
+//! | [`communicators`] | records of the members of a group of communicators, and their check |
 //! | [`histories`] | jobs whose ranks record what they call and get, while they and the cluster are broken |
 //! | [`hosts`] | hosts with a network between them, on one machine |
 //! | [`delay_proxy`] | a proxy to a store that can hold answers back |
@@ -36,8 +36,8 @@
 //!
 //! # Architecture invariants
 //!
-//! * Nothing of the store is linked: what a test knows of a node it was told
-//!   over a socket, by an exit code, or by a log line.
+//! * Nothing of the store is linked: a test knows a node only by a socket, an exit code,
+//!   or a log line.
 //! * Every wait is bounded, and what it waited for is in the failure.
 //! * A child never outlives its test: it is killed by its process id when its
 //!   owner is dropped.

@@ -19,11 +19,11 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 pub struct RawLink {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
-    /// What the agent said of it.
+    /// The agent's first message.
     pub welcome: Value,
 }
 
-/// What a program can send.
+/// A message of a program.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Sent {
@@ -40,33 +40,33 @@ enum Frame {
     Over(Over),
 }
 
-/// What the agent says that a test looks at.
+/// A message of the agent that a test looks at.
 #[derive(Debug)]
 pub enum Heard {
     /// The answer to a command.
     Answer {
-        /// The call.
+        /// Number of the call.
         seq: u64,
-        /// The answer.
+        /// The store's answer.
         answer: Answer,
     },
     /// A refusal.
     Problem {
-        /// The call.
+        /// Number of the call.
         seq: u64,
-        /// Why.
+        /// The refusal.
         problem: Problem,
     },
     /// The answer to a question.
     ReadAnswer {
-        /// The call.
+        /// Number of the call.
         seq: u64,
     },
-    /// Nothing follows.
+    /// No message follows.
     Over(Over),
 }
 
-/// Why nothing follows.
+/// Why no message follows.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Over {
@@ -76,20 +76,20 @@ pub enum Over {
     Stopped,
     /// The connection's rules were broken.
     Refused {
-        /// How.
+        /// The reason.
         reason: String,
     },
 }
 
 impl RawLink {
-    /// Connects, and is welcomed.
+    /// Connects, and reads the welcome.
     pub fn open(control: &Path) -> io::Result<RawLink> {
         let mut link = RawLink::connect(control)?;
         link.welcome = link.say("{\"process\":{}}\n")?;
         Ok(link)
     }
 
-    /// Connects, and says nothing yet.
+    /// Connects, and sends nothing yet.
     pub fn connect(control: &Path) -> io::Result<RawLink> {
         let stream = UnixStream::connect(control)?;
         stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
@@ -97,7 +97,7 @@ impl RawLink {
         Ok(RawLink { reader, writer: stream, welcome: Value::Null })
     }
 
-    /// Sends text, and hears a line. What was refused unread can be heard, too.
+    /// Sends text, and reads a line. Answers to unread text can be read, too.
     pub fn say(&mut self, text: &str) -> io::Result<Value> {
         let sent = self.writer.write_all(text.as_bytes());
         let mut line = String::new();
@@ -127,14 +127,14 @@ impl RawLink {
         self.send_bytes(&[&length.to_le_bytes(), body].concat())
     }
 
-    /// Proposes, and hears what came of this call.
+    /// Proposes, and reads the result of this call.
     pub fn propose(&mut self, seq: u64, command: Command) -> io::Result<Heard> {
         let body = RequestBody::Propose(Proposal { session: None, command });
         self.send(&Sent::Ask { seq, body })?;
         self.hear()
     }
 
-    /// Asks, and hears what came of this call.
+    /// Asks, and reads the result of this call.
     pub fn ask(&mut self, seq: u64, read: Question) -> io::Result<Heard> {
         self.send(&Sent::Ask { seq, body: RequestBody::Read { read, stale: false } })?;
         self.hear()

@@ -1,4 +1,4 @@
-//! Concurrent adders, and the check of everything they were told.
+//! Concurrent adders, and the check of all their answers.
 //!
 //! A counter is enough to see a write lost, applied twice, or answered out of
 //! order: every answer is the number of additions before it.
@@ -16,10 +16,10 @@ use crate::patience::{PATIENCE, eventually, soon};
 /// The key that all adders add to.
 pub const COUNTER: &str = "counter";
 
-/// Pause of an adder behind a refusal.
+/// Pause of an adder after a refusal.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// A load of adders that goes on until it is finished.
+/// A load of adders that runs until it is finished.
 #[derive(Debug)]
 pub struct Adders {
     tasks: JoinSet<Vec<Seen>>,
@@ -46,12 +46,12 @@ struct Seen {
     is_add: bool,
 }
 
-/// What the adders came to.
+/// The result of the adders.
 #[derive(Debug)]
 pub struct Tally {
     /// Additions that were acknowledged.
     pub acknowledged: u64,
-    /// Additions of which nobody knows.
+    /// Additions of unknown outcome.
     pub unknown: u64,
     /// Calls that failed.
     pub failed: u64,
@@ -72,8 +72,7 @@ impl Adders {
         Adders { tasks, shared, keys }
     }
 
-    /// Asserts that additions are under way at this moment, to be called just
-    /// before the moment is spoilt.
+    /// Asserts that additions are in flight now; called just before the fault.
     #[track_caller]
     pub fn is_under_way(&self) {
         assert!(self.shared.in_flight.load(Ordering::SeqCst) > 0, "no call is under way");
@@ -91,10 +90,9 @@ impl Adders {
         eventually(&what, async || (self.acknowledged() >= goal).then_some(())).await;
     }
 
-    /// Ends the load and checks all that the adders were told:
-    /// no number was answered twice, an answer is greater than all answers
-    /// that came before it was asked for, and the counter holds what was
-    /// acknowledged and at most what is unknown besides.
+    /// Ends the load and checks all answers of the adders: no number was answered twice,
+    /// an answer is greater than all answers that came before it was asked for, and the
+    /// counter holds what was acknowledged and at most what is unknown besides.
     pub async fn finish(mut self) -> Tally {
         self.shared.stop.store(true, Ordering::SeqCst);
         let mut seen = Vec::new();
@@ -178,7 +176,7 @@ fn check(seen: &[Seen], tally: &Tally) -> Result<(), String> {
     in_order(seen)
 }
 
-/// Whatever was asked for behind an answer knows at least that answer.
+/// A request after an answer knows at least that answer.
 fn in_order(seen: &[Seen]) -> Result<(), String> {
     let mut by_start = seen.to_vec();
     by_start.sort_by_key(|seen| seen.start);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 /// Lines of each log that a failing test shows.
 const TAIL_LINES: usize = 60;
 
-/// The logs of one test. When dropped they are shown if the test fails, and
-/// fail the test if they hold an error that nobody expected.
+/// The logs of one test. When dropped they are shown if the test fails, and fail the test
+/// if they hold an unexpected error.
 #[derive(Debug, Default)]
 pub struct Logs {
     files: Vec<PathBuf>,
@@ -21,12 +21,12 @@ impl Logs {
         }
     }
 
-    /// An error whose line contains `text` is what the test wants.
+    /// The test expects an error whose line contains `text`.
     pub fn expect(&mut self, text: &str) {
         self.expected.push(text.to_owned());
     }
 
-    /// Lines that nobody expected.
+    /// Unexpected lines.
     fn unexpected(&self) -> Vec<String> {
         let mut found = Vec::new();
         for file in &self.files {

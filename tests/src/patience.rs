@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use holdfast_client::Deadline;
 
-/// Bound on every wait. Long enough for a loaded machine: nothing is measured
-/// with it, it only turns a hang into a failure.
+/// Bound on every wait. Long enough for a loaded machine: no time is measured with it, it
+/// only turns a hang into a failure.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Pause between two looks at something that cannot be awaited.

@@ -20,7 +20,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it; what it writes is appended to `log`.
+    /// Starts it; its output is appended to `log`.
     ///
     /// # Panics
     ///
@@ -48,7 +48,7 @@ impl Process {
         }
     }
 
-    /// SIGKILL, and it is gone.
+    /// Sends SIGKILL and waits for its end.
     pub fn kill(&mut self) {
         self.child.kill().expect("a child can be killed");
         self.child.wait().expect("a child can be waited for");
@@ -71,7 +71,7 @@ impl Process {
         self.child.try_wait().expect("a child can be waited for")
     }
 
-    /// What it has written so far.
+    /// Its output so far.
     pub fn said(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         let start = usize::try_from(self.log_start).unwrap_or(0).min(bytes.len());
@@ -106,9 +106,9 @@ impl Process {
 pub struct Ended {
     /// Its exit code; none if a signal ended it.
     pub code: Option<i32>,
-    /// What it wrote to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Standard error.
     pub stderr: String,
 }
 

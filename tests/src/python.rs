@@ -66,7 +66,7 @@ pub struct Torch {
 }
 
 impl Torch {
-    /// That of [`python`], which is to be the newest that there is.
+    /// PyTorch of [`python`], which must be the newest version.
     pub fn newest() -> Torch {
         Torch::of(python()).expect("that Python has PyTorch")
     }
@@ -182,7 +182,7 @@ impl Script {
         let stdout = child.stdout.take().expect("it was asked for");
         let (tell, heard) = watch::channel(Heard::default());
         let mut hearing = JoinSet::new();
-        // Heard at once, so that a line is as old as it looks.
+        // Read at once, so that a line's time is right.
         hearing.spawn(async move {
             let mut lines = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = lines.next_line().await {
@@ -220,13 +220,13 @@ impl Script {
         self.heard.borrow().lines[from..self.passed - 1].to_vec()
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         self.child.start_kill().expect("the program runs");
     }
 
-    /// Waits for a line that starts with `text` and tells of something that
-    /// happened after this call: the first one may have been on its way.
+    /// Waits for a line that starts with `text` and reports something after this call:
+    /// the first one may have been in flight.
     pub async fn says_anew(&mut self, text: &str) {
         self.passed = self.heard.borrow().lines.len();
         self.says(text).await;

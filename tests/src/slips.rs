@@ -1,12 +1,12 @@
-//! Requests with one slip each, made from a description of the API: nobody has
-//! to think of a field for it to be tried.
+//! Requests with one slip each, made from a description of the API: every field is tried
+//! without being listed.
 
 use serde_json::{Map, Value, json};
 
 /// A field that no request has.
 const SURPLUS: &str = "zzz";
 
-/// Behind a name that stands for one that is there already, see [`Slip::text`].
+/// After a name that is there already, see [`Slip::text`].
 const TWICE: char = '\u{1}';
 
 /// One call of the description.
@@ -23,7 +23,7 @@ pub struct Call<'d> {
 #[derive(Debug, Clone)]
 struct Slip {
     body: Value,
-    /// What the answer must name.
+    /// Text that the answer must contain.
     names: String,
 }
 
@@ -34,7 +34,7 @@ pub struct BadRequest {
     pub address: String,
     /// The body, if the call takes one.
     pub body: Option<String>,
-    /// What the answer must name.
+    /// Text that the answer must contain.
     pub names: String,
 }
 
@@ -137,7 +137,7 @@ fn misspelt(name: &str) -> String {
 }
 
 impl Slip {
-    /// The body as text; where a name is marked, it is there twice.
+    /// The body as text; a marked name is there twice.
     fn text(&self) -> String {
         self.body.to_string().replace("\\u0001", "")
     }
@@ -155,7 +155,7 @@ impl<'d> Schema<'d> {
         Schema { schema, ..self }.resolved()
     }
 
-    /// The schema itself, behind references and beside null.
+    /// The schema itself, without references and null.
     fn resolved(self) -> Schema<'d> {
         if let Some(reference) = self.schema["$ref"].as_str() {
             let pointer = reference.trim_start_matches('#');
@@ -167,7 +167,7 @@ impl<'d> Schema<'d> {
         }
     }
 
-    /// What it may be one of, null apart.
+    /// Its alternatives, null apart.
     fn variants(self) -> Vec<&'d Value> {
         let variants = self.schema["oneOf"].as_array().into_iter().flatten();
         variants.filter(|variant| variant["type"] != "null").collect()
@@ -239,7 +239,7 @@ impl<'d> Schema<'d> {
         [vec![Value::Object(whole)], others].concat()
     }
 
-    /// Values that it is not.
+    /// Values that do not match it.
     fn wrong(self) -> Vec<Value> {
         let this = self.resolved();
         let mut wrong = match this.kind() {
@@ -272,7 +272,7 @@ impl<'d> Schema<'d> {
         wrong
     }
 
-    /// Values that it is not where everything is text.
+    /// Values that do not match it where everything is text.
     fn wrong_in_address(self) -> Vec<Value> {
         let (wrong, kind) = (self.wrong().into_iter(), self.kind());
         let is_text = |wrong: &Value| wrong.is_string() && *wrong != "1";
@@ -284,7 +284,7 @@ impl<'d> Schema<'d> {
         }
     }
 
-    /// What differs from this value in one place.
+    /// Values that differ from this one in one place.
     fn slips(self, value: &Value, place: &str) -> Vec<Slip> {
         let named = if place.is_empty() { "the body" } else { place };
         let mut slips: Vec<Slip> =
@@ -324,7 +324,7 @@ impl<'d> Schema<'d> {
             add(&|o| drop(o.insert(SURPLUS.to_owned(), json!(1))), at(SURPLUS));
         }
         for (name, value) in object {
-            // Sorts behind the name that it repeats.
+            // Sorts after the name that it repeats.
             add(&|o| drop(o.insert(format!("{name}{TWICE}"), value.clone())), at(name));
             if !free {
                 let rename = |o: &mut Map<String, Value>| {

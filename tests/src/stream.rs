@@ -10,7 +10,7 @@ use crate::patience::patiently;
 /// One upgraded connection.
 #[derive(Debug)]
 pub struct RawStream {
-    /// What the node said first.
+    /// The node's first message.
     pub hello: Hello,
     stream: TcpStream,
     next_id: u64,
@@ -60,8 +60,7 @@ impl RawStream {
         rmp_serde::from_slice(&frame).map_err(|e| e.to_string())
     }
 
-    /// Waits until the node closes the connection; what it still sends is
-    /// thrown away.
+    /// Waits until the node closes the connection; what it still sends is discarded.
     pub async fn closed(&mut self) {
         let mut chunk = vec![0; 4096];
         let ended = async { while matches!(self.stream.read(&mut chunk).await, Ok(1..)) {} };

@@ -55,7 +55,7 @@ fn keys(names: &[&str]) -> Vec<u8> {
 }
 
 impl TcpStore {
-    /// Connects and says what PyTorch's client says first.
+    /// Connects and sends the same first bytes as PyTorch's client.
     pub async fn connect(address: &str) -> TcpStore {
         let nonce: u32 = rand::random();
         let mut store = TcpStore::connect_as(address, nonce).await;
@@ -91,7 +91,7 @@ impl TcpStore {
         self.send(op::SET, &[&key(name), &text(value)]).await;
     }
 
-    /// GET behind a WAIT.
+    /// GET after a WAIT.
     pub async fn get(&mut self, name: &str) -> Vec<u8> {
         self.wait(&[name]).await;
         self.get_now(name).await
@@ -103,7 +103,7 @@ impl TcpStore {
         self.bytes("a GET").await
     }
 
-    /// ADD.
+    /// Sends ADD; answers the sum.
     pub async fn add(&mut self, name: &str, delta: i64) -> i64 {
         self.send(op::ADD, &[&key(name), &delta.to_le_bytes()]).await;
         self.integer("an ADD").await

@@ -25,7 +25,7 @@ impl StoppedThreads {
         assert!(!ids.is_empty(), "process {process} has no thread {name}");
         let (stopped, are_stopped) = channel();
         let (go_on, may_go_on) = channel();
-        // One thread holds them: the kernel knows who traces by thread.
+        // One thread holds them: the kernel identifies a tracer by its thread.
         let holder = std::thread::spawn(move || {
             for id in &ids {
                 ptrace::seize(*id, ptrace::Options::empty()).expect("a child can be traced");
@@ -49,7 +49,7 @@ impl Drop for StoppedThreads {
     fn drop(&mut self) {
         drop(self.go_on.take());
         if let Some(holder) = self.holder.take() {
-            // A panic of it has been told of.
+            // Its panic was already reported.
             drop(holder.join());
         }
     }

@@ -56,7 +56,7 @@ async fn every_operation_answers_as_pytorchs_server_does() {
     assert_eq!(store.cancel_wait().await, 1);
     assert_eq!(store.get("c").await, b"B");
 
-    // What PyTorch's server answers with a closed connection closes this one.
+    // Requests that PyTorch's server answers by closing the connection close this one.
     store.set("word", b"abc").await;
     store.send(op::ADD, &[&key("word"), &1_i64.to_le_bytes()]).await;
     assert!(store.is_closed().await);
@@ -64,8 +64,8 @@ async fn every_operation_answers_as_pytorchs_server_does() {
     assert_eq!(other.get("word").await, b"abc");
 }
 
-/// One connection that adds, sets and appends until it is told to stop, and
-/// checks each answer. Answers how often it added, and the numbers it got.
+/// One connection that adds, sets and appends until it is asked to stop, and checks each
+/// answer. Answers how often it added, and the numbers it got.
 async fn work(address: String, name: String, stop: tokio::sync::watch::Receiver<bool>) -> Vec<i64> {
     let mut store = TcpStore::connect(&address).await;
     let mut numbers = Vec::new();
@@ -104,7 +104,7 @@ async fn trainers_keep_their_connections_while_leaders_are_killed() {
         let before = watcher.add("counter", 0).await;
         progress(&mut watcher, before + 100).await;
         let leader = cluster.leader().await;
-        // Every worker has an operation under way at any time.
+        // Every worker has an operation in flight at any time.
         cluster.kill(leader);
         let before = watcher.add("counter", 0).await;
         progress(&mut watcher, before + 100).await;
@@ -234,7 +234,7 @@ async fn run_starts_a_command_with_its_store_and_ends_as_the_command_does() {
     let plain = plain.display().to_string();
     let (mut agent, _) = Agent::run(&mut cluster, "plain", &job, &[&plain]);
     assert_eq!(agent.ended().await.code(), Some(126));
-    // A signal reaches the command, and its end is told as a shell tells it.
+    // A signal reaches the command, and its end is reported as a shell does.
     let (mut agent, _) =
         Agent::run(&mut cluster, "signal", &job, &["sh", "-c", "echo up; exec sleep 60"]);
     agent.says("up").await;
@@ -282,8 +282,8 @@ async fn an_agent_that_stops_commits_what_has_arrived() {
     for n in 0..200 {
         store.set(&format!("k{n}"), b"v").await;
     }
-    // The bytes lie in the agent's socket or further: what it has not read is
-    // on its way over the loopback for at most a moment.
+    // The bytes are in the agent's socket or further: bytes that it has not read are in
+    // flight on the loopback for at most a moment.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let status = agent.process.stop().await;
     assert!(status.success(), "{status}: {}", agent.process.said());

@@ -80,7 +80,7 @@ async fn an_agent_that_ends_leaves_the_socket_of_the_next_alone() {
     let flags = ["--job", "socket", "--run", "auto"];
     let first = Command::start(&mut cluster, "socket-1", &flags).await;
     let (control, process) = (first.control.clone(), process_at(&first.control).await);
-    // Whoever cleans up temporary files may take a socket's file that is in use.
+    // A clean-up of temporary files may remove a socket's file that is in use.
     std::fs::remove_file(&control).expect("the socket is there");
     let order = cluster.folder().join("end-socket-2").display().to_string();
     let command = ["sh", "-c", WAITS, &order];
@@ -134,11 +134,11 @@ async fn keys_stay_in_their_namespace_whichever_command_starts_the_agent_again()
         assert_eq!(command.address, address);
         let mut store = TcpStore::connect(&address).await;
         store.set("whose", name.as_bytes()).await;
-        // A set has no answer; what comes behind it has.
+        // A set has no answer; the request after it has.
         assert!(store.check(&["whose"]).await);
         commands.push(command);
     }
-    // The first namespace is the run's own, whoever comes first the next time.
+    // The first namespace is the run's own, whichever program comes first the next time.
     commands[0].agent.signal(Signal::SIGSTOP);
     let process = process_at(&commands[0].control).await;
     signal(process, Signal::SIGKILL);

@@ -99,7 +99,7 @@ async fn an_agent_that_is_killed_is_started_again_on_the_same_run_and_port() {
     assert_ne!(process_at(&command.control).await, process, "it is another process");
     let runs = cluster.cli_ok(&["--job", "killed", "run", "list"]).await;
     assert!(!runs.contains("r2"), "no other run was opened: {runs}");
-    // Nobody comes to the third; those that came to the others did come.
+    // No program joins the third; those that joined the others did.
     let second = process_at(&command.control).await;
     kill(Pid::from_raw(second), Signal::SIGKILL).expect("it is ours");
     eventually("the third agent", async || {
@@ -117,7 +117,7 @@ async fn a_socket_that_nobody_listens_to_is_no_agent() {
     let first = Command::start(&mut cluster, "stale-1", &flags).await;
     let control = first.control.clone();
     let process = process_at(&control).await;
-    // Both are killed, and leave socket and lock behind.
+    // Both are killed, and leave socket and lock file.
     let Command { mut agent, order, .. } = first;
     agent.signal(Signal::SIGSTOP);
     kill(Pid::from_raw(process), Signal::SIGKILL).expect("it is ours");
@@ -141,7 +141,7 @@ async fn nonsense_on_the_control_socket_is_refused_and_hurts_nobody() {
         assert!(line.contains("refused"), "{nonsense:?}: {line}");
         open.push(stream);
     }
-    // A line without an end is cut off, and its sender hears why.
+    // A line without an end is cut off, and its sender gets the reason.
     let mut stream = UnixStream::connect(&command.control).await.expect("an agent listens");
     let endless = vec![b'x'; 1 << 20];
     let _ = stream.write_all(&endless).await;

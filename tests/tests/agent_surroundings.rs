@@ -1,5 +1,5 @@
-//! What an agent that `run` starts has of its own, and what reaches it and the
-//! command of what a launcher sends.
+//! The environment of an agent that `run` starts, and which of a launcher's signals reach
+//! it and the command.
 
 use holdfast_tests::command::{WAITS, process_at};
 use holdfast_tests::tcpstore::TcpStore;
@@ -69,7 +69,7 @@ async fn an_agent_has_processors_priority_folder_and_limits_of_its_own() {
         let values: Vec<&str> = values.split_whitespace().collect();
         assert_eq!(values[0], values[1], "{limit}: the hard limit is its limit");
     }
-    // As far as it is permitted.
+    // As far as permissions allow.
     let mut renice = std::process::Command::new("nice");
     renice.args(["-n", "7", "sh", "-c", "renice -n 0 -p $$"]);
     let permitted = Ended::of(renice).await.code == Some(0);
@@ -86,7 +86,7 @@ async fn an_agent_has_processors_priority_folder_and_limits_of_its_own() {
     assert_eq!(rank.ended().await.code(), Some(0), "{}", rank.said());
 }
 
-/// Says which signals come, until it is told to end.
+/// Reports each signal that comes, until it is asked to end.
 const SIGNALLED: &str = "trap 'echo got USR1' USR1; trap 'echo got USR2' USR2; \
                          echo agent $HOLDFAST_CONTROL.; \
                          while ! test -e \"$0\"; do sleep 0.05; done; echo end";

@@ -1,4 +1,4 @@
-//! The arrows between the crates point one way, and the two big libraries are
+//! Dependencies between the crates point in one direction, and the two big libraries are
 //! named in two places only.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,8 +8,8 @@ use std::process::Command;
 use holdfast_tests::binaries::workspace;
 use serde_json::Value;
 
-/// Who may depend on whom, tests and build scripts included. A crate that is
-/// depended on only where a feature asks for it stands in [`OPTIONAL`], too.
+/// Allowed dependencies, tests and build scripts included. A crate that is depended on
+/// only where a feature asks for it stands in [`OPTIONAL`], too.
 const ARROWS: &[(&str, &[&str])] = &[
     ("holdfast-api", &[]),
     ("holdfast-machine", &["holdfast-api"]),
@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("holdfast-python", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-agent", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-chaos", &["holdfast-api", "holdfast-client"]),
-    // It runs all of them in one thread, and nobody else may link the store.
+    // It runs all of them in one thread, and no other crate may link the store.
     (
         "holdfast-sim",
         &[
@@ -145,8 +145,8 @@ fn only_consensus_and_storage_name_the_libraries_below_them() {
     assert!(wrong.is_empty(), "only {HOMES:?} may:\n{}", wrong.join("\n"));
 }
 
-/// What says that there is no room, without saying when to come back; and where the
-/// constructors that say it are.
+/// Codes that say that there is no room, without saying when to come back; and where
+/// their constructors are.
 const WITHOUT_A_TIME: [&str; 2] = ["retryable(Code::Overloaded", "retryable(Code::NoSpace"];
 const CONSTRUCTORS: &str = "store/api/src/problem.rs";
 
@@ -164,7 +164,7 @@ fn whatever_finds_no_room_is_told_when_to_come_back() {
         let found = WITHOUT_A_TIME.iter().map(|what| code.matches(what).count()).sum::<usize>();
         match place.as_str() {
             CONSTRUCTORS => right = found,
-            // As an older node says it.
+            // A code that an older node sends.
             _ if place.contains("/tests/") => {}
             _ if found > 0 => wrong.push(place),
             _ => {}
@@ -174,7 +174,7 @@ fn whatever_finds_no_room_is_told_when_to_come_back() {
     assert!(wrong.is_empty(), "write Problem::overloaded or Problem::no_space in {wrong:?}");
 }
 
-/// What only a build with planted defects knows.
+/// Names that only a build with planted defects contains.
 const OF_PLANTED: [&str; 3] = ["sessions-not-in-snapshot", "HOLDFAST_PLANTED", "doubled-retry"];
 
 #[test]

@@ -14,10 +14,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::watch;
 
-/// So long that no host is taken for dead on a slow machine.
+/// The TTL is so long that no host is declared dead on a slow machine.
 const FLAGS: [&str; 6] = ["--job", "meet", "--run", "auto", "--lease-ttl", "60s"];
 
-/// A host that is lost is soon missed, and not before another comes in its place.
+/// A lost host is missed soon, but not before another replaces it.
 const BRIEF: [&str; 7] = ["--job", "meet", "--run", "auto", "--lease-ttl", "10s", "--no-keeper"];
 
 /// A command on a host: agents of one host share a folder.
@@ -26,7 +26,7 @@ async fn command(cluster: &mut Cluster, name: &str, host: &str, flags: &[&str]) 
     Command::start_with(cluster, name, &[("HOLDFAST_RUNTIME_DIR", &*folder)], flags).await
 }
 
-/// Waits until that many leases are left.
+/// Waits until this many leases are left.
 async fn leases(cluster: &Cluster, count: f64) {
     eventually(&format!("{count} leases"), async || {
         let leader = cluster.leader().await;
@@ -76,7 +76,7 @@ async fn a_host_whose_agent_was_lost_comes_back_into_its_run() {
     let mut lost = command(&mut cluster, "lost", "host-1", &BRIEF).await;
     let mut store = TcpStore::connect(&lost.address).await;
     store.set("k", b"v").await;
-    // A set has no answer; what comes behind it has.
+    // A set has no answer; the request after it has.
     assert!(store.check(&["k"]).await);
     // First the agent alone: the command starts another one in the same run.
     let process = process_at(&lost.control).await;
@@ -92,12 +92,12 @@ async fn a_host_whose_agent_was_lost_comes_back_into_its_run() {
     let back = command(&mut cluster, "back", "host-1", &BRIEF).await;
     assert_eq!(TcpStore::connect(&back.address).await.get("k").await, b"v");
     assert_eq!(runs(&cluster).await, ["r1 open"]);
-    // One that is killed under a command leaves nothing that would keep the run.
+    // An agent that is killed under a command leaves nothing that would keep the run.
     let process = process_at(&back.control).await;
     kill(Pid::from_raw(process), Signal::SIGKILL).expect("it is ours");
     let mut back = back;
     back.agent.says("another agent serves run r1 at the same ports").await;
-    // Nor does the host that was lost, once its lease is over.
+    // Nor does the lost host, once its lease is over.
     leases(&cluster, 1.0).await;
     back.end(0).await;
     assert_eq!(runs(&cluster).await, ["r1 ending"]);
@@ -151,7 +151,7 @@ async fn an_agent_that_is_told_to_end_before_it_has_met_leaves_no_run_open() {
     let gate: Gate = Arc::new(move || {
         let (client, mut released) = (looking.clone(), released.clone());
         Box::pin(async move {
-            // What came before a look that found no run says nothing of one.
+            // Events before a look that found no run do not count.
             if is_open(&client).await {
                 let _ = released.wait_for(|is| *is).await;
             }

@@ -17,7 +17,7 @@ async fn store(arguments: &[&str]) -> Ended {
     Ended::of(command).await
 }
 
-/// A planned cluster whose folders are made of this backup.
+/// A planned cluster whose folders are restored from this backup.
 async fn restored(backup: &Path, nodes: u64) -> Cluster {
     let cluster = Cluster::plan(nodes, &[]);
     let list: Vec<String> =

@@ -1,4 +1,4 @@
-//! No request with a slip in it does anything but say what is wrong.
+//! A request with a slip has no effect, and its answer names the slip.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// What a slip may take to be told: two seconds, and room for a slow machine.
-/// An answer that waits for anything takes longer.
+/// Bound on the refusal of a slip: two seconds, and room for a slow machine. An answer
+/// that waits for anything takes longer.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A description without this many slips was not understood by this test.
 const SLIPS_MIN: usize = 3_000;
 
-/// What a cluster holds, and who is in it.
+/// The content of a cluster, and its members.
 async fn state(address: &str) -> Vec<Value> {
     let mut state = Vec::new();
     for path in ["/v1/jobs", "/v1/limits", "/v1/nodes"] {
@@ -32,7 +32,7 @@ async fn state(address: &str) -> Vec<Value> {
     state
 }
 
-/// What is missing in the answer to a slip.
+/// Missing parts of the answer to a slip.
 fn fault(request: &BadRequest, answer: &Response, took: Duration) -> Option<String> {
     if answer.status != 400 || answer.headers["content-type"] != "application/problem+json" {
         return Some(format!("status {}", answer.status));
@@ -125,10 +125,10 @@ async fn every_node_says_the_same_of_a_slip_and_keeps_what_the_key_holds() {
     assert!(refused.contains("unknown field `jbo`; did you mean `job`?"), "{refused}");
 }
 
-/// What the description shows can be copied: no node calls it a bad request.
+/// Examples of the description can be copied: no node calls them a bad request.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_example_of_the_description_is_understood() {
-    // They change who is in the cluster, or never end.
+    // They change the members of the cluster, or never end.
     const APART: [&str; 5] = [
         "/v1/node/add",
         "/v1/node/promote",

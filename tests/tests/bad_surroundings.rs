@@ -173,7 +173,7 @@ async fn a_store_whose_name_does_not_resolve_is_named() {
     ended.failed(125, &["no-such-host.invalid:21001", "cannot open a run of job named"]);
 }
 
-/// A name server that listens and says nothing, and the command behind it.
+/// A name server that listens and never answers, and the command that uses it.
 const SILENT: &str = r#"set -e
     ip link set lo up
     echo 'nameserver 127.0.0.1' > "$0"

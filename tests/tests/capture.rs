@@ -106,7 +106,7 @@ async fn a_torchrun_in_a_script_serves_its_ranks_a_store_of_its_own() {
     let Some(torch) = Torch::with_package() else { return };
     let mut cluster = Cluster::start(1).await;
     let mut job = Job::new(&cluster, &torch, "script");
-    // What stands behind a shell is not looked into.
+    // A command inside a shell is not looked into.
     let script = "exec \"$0\" -m torch.distributed.run --standalone --nproc-per-node=2 \"$@\"";
     let command = job.command(&cluster, &[], &["sh", "-c", script, "PYTHON", "JOB"]);
     job.start(&mut cluster, command);
@@ -169,7 +169,7 @@ async fn a_program_that_looks_for_a_store_that_nobody_serves_is_named() {
     is_named(&torch, "tcp", &[], &["waits in PyTorch for a store", "tcp://"]).await;
 }
 
-/// Fails the first time that it is imported, then lacks what the hook changes.
+/// Fails at its first import, then lacks what the hook changes.
 const HALF_IMPORTED: &str = "
 import builtins
 if not hasattr(builtins, 'tried'):
@@ -206,7 +206,8 @@ async fn the_hook_breaks_no_program_and_costs_little_without_pytorch() {
         let ended = run(variables, loaded).await;
         assert_eq!((ended.code, ended.stdout.trim()), (Some(0), expected), "{ended:?}");
     }
-    // The program sees its own error; later it is told that the hook is of no use, and goes on.
+    // The program sees its own error; later it is notified that the hook is of no use,
+    // and goes on.
     let twice = "
 try:
     import torch.distributed.rendezvous
@@ -261,7 +262,7 @@ async fn a_store_is_open_for_as_long_as_its_master_and_begins_empty() {
     let ask =
         async |host, port, master| Asking::send(&command.control, store(host, port, master)).await;
 
-    // Who comes first waits for the master, under all names of this host.
+    // An early client waits for the master, under all names of this host.
     let mut early = ask("127.0.0.1", 12355, false).await;
     let mut opening = ask("localhost", 12355, true).await;
     let mut master = opening.connect().await;
@@ -274,7 +275,7 @@ async fn a_store_is_open_for_as_long_as_its_master_and_begins_empty() {
     assert!(missing["refused"]["reason"].as_str().is_some_and(|why| why.contains("2 workers")));
     drop((opening, early));
 
-    // Nobody else is its master meanwhile.
+    // No other process is its master in between.
     let refused = ask("localhost", 12355, true).await.answer().await;
     let reason = refused["refused"]["reason"].as_str().unwrap_or_default();
     for part in ["localhost:12355", "EADDRINUSE", "address already in use"] {
@@ -287,8 +288,8 @@ async fn a_store_is_open_for_as_long_as_its_master_and_begins_empty() {
     let agents = ask(host, port.parse().expect("a number"), true).await.answer().await;
     assert_eq!(agents["store"]["is_agent"], true, "{agents}");
 
-    // It ends with its master, whoever else is connected: the next one is empty. This one is
-    // asked for at once, before the agent can have seen the end.
+    // It ends with its master, whichever clients are connected: the next one is empty.
+    // This one is asked for at once, before the agent can have seen the end.
     drop(master);
     let mut again = ask("localhost", 12355, true).await.connect().await;
     assert!(!again.check(&["k"]).await, "keys of the store before");
@@ -328,7 +329,7 @@ async fn stores_of_all_names_and_in_all_numbers() {
     let program = Script::start_command(&mut cluster, "names", command);
     let said = program.succeeds().await;
     assert_eq!(said.last().map(String::as_str), Some("all as they should be"), "{said:?}");
-    // Nobody waits for a file in silence; once is enough.
+    // No program waits for a file in silence; once is enough.
     let log = std::fs::read_to_string(cluster.folder().join("names.log")).expect("it was kept");
     let named = format!("opens FileStore({:?})", file.display().to_string()).replace('"', "'");
     assert!(log.contains(&named) && log.contains("env://"), "{log}");
@@ -387,7 +388,7 @@ async fn a_host_of_any_byte_is_a_store_or_refused_and_reads_no_other() {
         assert_eq!(client.add("n", 1).await, 1, "{byte}");
         opened += 1;
     }
-    // What JSON can hold as it is.
+    // Values that JSON can hold unchanged.
     assert!(opened >= 90, "{opened}");
     command.end(0).await;
 }
@@ -441,13 +442,13 @@ async fn restarted_ranks_have_keys_of_their_own_in_the_store_of_their_launcher()
         launcher.set("k", b"launcher").await;
         assert!(launcher.check(&["k"]).await);
     }
-    // All ranks of an attempt meet, also when others of it have gone.
+    // All ranks of an attempt meet, also when others of it have exited.
     assert_eq!(rank(1, true).await.get("k").await, b"1");
     assert_eq!(rank(2, true).await.get("k").await, b"2");
     command.end(0).await;
 }
 
-/// The ranks are on another host than their launcher: there nobody else uses its store.
+/// The ranks are on another host than their launcher: no other program there uses its store.
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_ranks_go_on_in_the_store_of_their_launcher_when_their_agent_is_killed() {
     /// As long as an agent keeps ports for programs that had asked the one before it.

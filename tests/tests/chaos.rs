@@ -51,7 +51,7 @@ async fn clients_of_tcpstore_keep_their_order_through_two_agents_that_are_killed
         let figures = recovery.iter().find(|it| is_there(it)).expect("a recovery of each");
         assert!(figures["worst_ms"].is_u64(), "{figures:#}");
     }
-    // Both agents had clients, in one run: what one was told the other knows.
+    // Both agents had clients, in one run: an answer of one is known to the other.
     let history = |client: &str| {
         let file = report.join(format!("history/{client}.jsonl"));
         std::fs::read_to_string(file).expect("a history")
@@ -64,7 +64,7 @@ async fn clients_of_tcpstore_keep_their_order_through_two_agents_that_are_killed
     }
 }
 
-/// Whether this machine allows a nemesis; says why not.
+/// Whether this machine allows a nemesis; prints why not.
 async fn allows(nemesis: &str) -> bool {
     let mut command = binaries::command("holdfast-chaos");
     command.args(["list", "--output", "json"]);
@@ -112,7 +112,7 @@ async fn two_faults_at_the_same_time_cost_nothing_and_each_is_known_to_have_been
     }
 }
 
-/// What the run of this process has mounted, as it has written down.
+/// The mounts of the run of this process, as it has recorded them.
 fn mounts_of(run: u32) -> Vec<String> {
     let user = nix::unistd::getuid();
     let runs = std::env::temp_dir().join(format!("holdfast-chaos.{user}/runs"));

@@ -1,5 +1,5 @@
-//! What operators see of held rounds, and do about them: communicators and
-//! locks made over plain HTTP, looked at with the command line.
+//! Operators' view of held rounds, and their actions on them: communicators and locks
+//! made over plain HTTP, looked at with the command line.
 
 use holdfast_tests::Cluster;
 use holdfast_tests::coordination::{arrive, lease, post, register};
@@ -16,7 +16,7 @@ fn communicator() -> Value {
     json!({"conclusion": "form", "hold": hold, "deadline": {"after_ms": NEVER_MS, "then": "fail"}})
 }
 
-/// A lock: whoever holds it is alone.
+/// A lock: its holder is alone.
 fn lock() -> Value {
     let hold = json!({"stop_ms_max": NEVER_MS, "form_ms_max": 0});
     json!({"conclusion": "form", "hold": hold, "rule": {"quorum": {"min": 1, "max": 1}}})
@@ -44,7 +44,7 @@ impl Trainer {
         assert!(came["arrived"][0].get("refused").is_none(), "{came}");
     }
 
-    /// It ends, and nobody sees its exit.
+    /// It ends, and no agent sees its exit.
     async fn is_gone(&self, cluster: &Cluster) {
         let end =
             json!({"process": self.process, "incarnation": self.incarnation, "cause": "gone"});
@@ -93,7 +93,7 @@ async fn a_member_whose_exit_nobody_saw_is_named_and_excused() {
     let row = row.unwrap_or_default();
     assert!(row.starts_with("world 1 revoked 3 3 0 "), "{table}");
     assert!(row.ends_with(" process 2: gone"), "{table}");
-    // Nobody waits yet, and it is in use no more.
+    // No process waits yet, and it is no longer in use.
     let why = cli(&cluster, &["why"]).await;
     assert!(why.contains("group world: generation 1 was revoked"), "{why}");
     assert!(why.contains("3 processes hold it still, and nobody waits"), "{why}");
@@ -155,7 +155,7 @@ async fn a_generation_is_revoked_by_an_operator_and_its_members_form_the_next() 
     let show = cli_json(&cluster, &["comm", "show", "world"]).await;
     assert_eq!((&show["phase"], &show["holding"]), (&"ready".into(), &2.into()), "{show}");
 
-    // Whoever is alive is not excused by a slip.
+    // A slip does not excuse a live process.
     let generation = show["generation"].to_string();
     let excuse = ["comm", "excuse", "world", "0"];
     let said = refused(&cluster, &excuse).await;
@@ -167,7 +167,7 @@ async fn a_generation_is_revoked_by_an_operator_and_its_members_form_the_next() 
     let excused = cli_json(&cluster, &[&excuse[..], &yes].concat()).await;
     assert_eq!((&excused["alive"], &excused["left"]), (&true.into(), &1.into()), "{excused}");
 
-    // The other one lets go of it by HTTP: nothing is left to revoke.
+    // The other one releases it by HTTP: nothing is left to revoke.
     let one = &trainers[1];
     let release = json!({"process": one.process, "incarnation": one.incarnation});
     let release = json!({"scope": {"job": "train"}, "releases": [release]});
@@ -250,8 +250,7 @@ async fn what_is_not_there_is_said_with_the_next_line_to_type() {
     );
     cluster.cli_fails(2, &["comm", "excuse", "world", "host7"]).await;
 
-    // Another group of the same name, among one process only: once nobody holds this
-    // one.
+    // Another group of the same name, among one process only: once no process holds this one.
     let releases = trainers
         .iter()
         .map(|trainer| json!({"process": trainer.process, "incarnation": trainer.incarnation}));

@@ -96,7 +96,7 @@ async fn what_a_node_cannot_use_is_exit_code_1_with_what_to_do() {
     // The folder cannot be made.
     let impossible = format!("{file}/below/it");
     Ended::of(serve_at(&impossible, &free)).await.failed(1, &[&file]);
-    // An empty folder, and nothing said about a cluster.
+    // An empty folder, and no flag for a cluster.
     let silent = serve(&["--node-id", "1", "--data-dir", &fresh, "--listen", &free]);
     Ended::of(silent).await.failed(1, &["--initial-cluster", "--join"]);
 }
@@ -107,7 +107,7 @@ async fn a_folder_that_may_not_be_read_is_named() {
     cluster.stop(1).await;
     let mut command = cluster.command(1);
     if nix::unistd::getuid().is_root() {
-        // Root may read everything; nobody may not.
+        // Root may read everything; user `nobody` may not.
         command.uid(65_534).gid(65_534);
         let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(cluster.folder(), readable).expect("our own folder");
@@ -143,7 +143,7 @@ async fn a_development_cluster_starts_with_one_command_and_stops_with_ctrl_c() {
         let mut again = binaries::command("holdfast-store");
         match round {
             0 => again.args(command.get_args()),
-            // The folder says the rest.
+            // The folder has the rest.
             _ => again.args(["dev", "--data-dir"]).arg(&dir),
         };
         let mut dev = Process::start("dev", again, &log);
@@ -190,13 +190,13 @@ async fn a_development_cluster_starts_with_one_command_and_stops_with_ctrl_c() {
         let ended = dev_in(&dir, &slip).await;
         ended.failed(1, &[holds.as_str(), next.as_str(), "or use an empty folder"]);
     }
-    // Without its note, the folder's nodes tell where they were founded.
+    // Without its note, the folder's nodes show where they were founded.
     fs::remove_file(dir.join("dev.json")).expect("it was written");
     let free = (0..3).map(|_| place.port()).min().expect("three") - 1;
     let ended = dev_in(&dir, &["--base-port", &free.to_string()]).await;
     ended.failed(1, &["was founded at", &next[..next.len() - 1]]);
     assert!(!dir.join("dev.json").exists());
-    // A port that somebody else has.
+    // A port that another process has.
     let listener = std::net::TcpListener::bind(("127.0.0.1", ports[1])).expect("it is free again");
     let ended = dev_in(&dir, &["--base-port", &base.to_string()]).await;
     ended.failed(1, &[&format!("port {}", ports[1]), "is in use", "nothing was started"]);
@@ -233,7 +233,7 @@ async fn a_node_that_is_told_twice_to_stop_closes_its_storage_first() {
     let mut cluster = Cluster::start(1).await;
     let keys = cluster.client().keys(holdfast_tests::cluster::job("j"));
     keys.put("k", "v", holdfast_tests::soon()).await.expect("a put");
-    // A request that does not come to its end holds up an orderly stop.
+    // A request that does not end holds up an orderly stop.
     let mut begun = TcpStream::connect(cluster.address(1)).await.expect("a connection");
     begun.write_all(b"POST /v1/kv/put HTTP/1.1\r\nhost: localhost\r\n").await.expect("open");
     let node = cluster.process(1);
@@ -283,7 +283,7 @@ async fn the_documented_commands_do_what_they_say() {
     transactions_and_deletes_of_many_keys(&cluster).await;
     assert!(cluster.cli_ok(&["job", "list"]).await.contains('c'));
 
-    // A node that was busy, or an election, in just that moment is shown, too.
+    // A node that was busy, or an election, at that moment is shown, too.
     let (status, leader) = eventually("a status in which all three are at work", async || {
         let printed = cluster.cli_ok(&["-o", "json", "status"]).await;
         let status: Value = serde_json::from_str(&printed).expect("JSON was asked for");
@@ -456,7 +456,7 @@ async fn nodes_that_were_told_of_different_clusters_refuse_each_other() {
     let second =
         ["--node-id", "2", "--data-dir", &dir, "--listen", &two, "--initial-cluster", &initial];
     cluster.launch_as(2, serve(&second));
-    // Whoever asks first refuses first.
+    // The node that asks first refuses first.
     let first = eventually("one of the two to refuse", async || {
         cluster.ids().into_iter().find(|id| cluster.process(*id).end().is_some())
     })

@@ -83,7 +83,7 @@ impl Group {
         .await
     }
 
-    /// A member that the cluster took for dead is killed by its agent, or gives up.
+    /// A member that the cluster declared dead is killed by its agent, or gives up.
     fn launch_again(&mut self, process: u32) {
         if self.member(process).end().is_some() {
             self.log.of_process(process).write(Event::Gone);
@@ -108,7 +108,7 @@ impl Group {
     }
 }
 
-/// The generation of which all members have counted a step since then.
+/// The generation in which all members have counted a step since then.
 fn generation_of_all(entries: &[Entry], from: u64) -> Option<u64> {
     let recent: Vec<&Entry> = entries.iter().filter(|entry| entry.at > from).collect();
     let last = |process: u32| {
@@ -209,7 +209,7 @@ fn written(entries: &[Entry]) -> String {
     entries.iter().filter(known).map(|entry| format!("{entry:?}\n")).collect()
 }
 
-/// A call that is given up may have come to a generation, or to half a communicator.
+/// A call that is given up may have reached a generation, or half a communicator.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_gives_up_acquiring_can_acquire_again() {
     let cluster = Cluster::start(1).await;

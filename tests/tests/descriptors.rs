@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 /// Descriptors of each node.
 const DESCRIPTORS: usize = 600;
-/// Streams of the stranger, who asks for nothing and closes none.
+/// Streams of the stranger, which sends nothing and closes none.
 const STREAMS: usize = 700;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,7 +48,7 @@ async fn streams_beyond_the_descriptors_of_a_node_stop_nobody() {
     }
     assert!(leads(&cluster).await, "nothing of this is a reason to change the leader");
 
-    // A node that comes back is let in, and an operator's command is answered.
+    // A returning node is let in, and an operator's command is answered.
     cluster.kill(follower);
     let command = binaries::with_descriptors(&cluster.command(follower), DESCRIPTORS);
     cluster.launch_as(follower, command);

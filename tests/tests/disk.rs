@@ -1,5 +1,5 @@
-//! Disks fill up, rot, vanish and are restored from the wrong copy: the node
-//! refuses and says why, the others go on, and nothing acknowledged is lost.
+//! Disks fill up, rot, vanish and are restored from the wrong copy: the node refuses and
+//! reports why, the others go on, and no acknowledged write is lost.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -12,10 +12,10 @@ use holdfast_client::Deadline;
 use holdfast_tests::cluster::job;
 use holdfast_tests::{Adders, Cluster, Ended, binaries, eventually, soon};
 
-/// Snapshots and purges soon, so that there are files of every kind.
+/// Snapshots and purges early, so that there are files of every kind.
 const SMALL: [&str; 4] = ["--snapshot-entries", "60", "--entries-kept", "10"];
 
-/// How often a node found its disk damaged and mended it.
+/// Metric: how often a node found its disk damaged and repaired it.
 const REPAIRS: &str = "holdfast_disk_repairs";
 
 async fn write(cluster: &Cluster, count: u64) {
@@ -151,7 +151,7 @@ async fn disks_that_fill_together_take_no_more_and_nobody_dies() {
     let told = cluster.cli(&["kv", "put", "k", "v", "--timeout", "1s"]).await;
     assert!(told.stderr.contains("no_space"), "{told:?}");
 
-    // What frees room is taken; so is everything, once there is some.
+    // Commands that free room are accepted; so are all others, once there is some.
     for n in 0..written {
         keys.delete(format!("k{n}").as_str(), soon()).await.expect("a delete frees room");
     }
@@ -214,7 +214,7 @@ async fn a_damaged_file_is_named_and_the_node_stays_down() {
         ("the identity", |name| name == "identity.json"),
     ] {
         let Some(path) = files(cluster.data_dir(victim), wanted).into_iter().next() else {
-            // Not each start leaves a table behind.
+            // Not each start leaves a table.
             assert_eq!(kind, "a table", "there is no file of the kind: {kind}");
             continue;
         };
@@ -238,7 +238,7 @@ async fn a_damaged_file_is_named_and_the_node_stays_down() {
     assert_holds(&cluster, 150).await;
 }
 
-/// What a running node has in memory is whole: it mends its own disk.
+/// A running node's memory is intact: it repairs its own disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_under_a_running_node_is_found_and_written_anew() {
     let flags = [&SMALL[..], &["--scrub-every", "300ms"]].concat();
@@ -263,7 +263,7 @@ async fn damage_under_a_running_node_is_found_and_written_anew() {
             damage(&path.expect("a running node has one of each"));
             mended(kind, &cluster, before).await;
         }
-        // A write that was under way may have covered the damage before it was seen.
+        // A write in flight may have covered the damage before it was seen.
         write(&cluster, 150).await;
         cluster.kill(victim);
         cluster.restart(victim).await;
@@ -361,8 +361,7 @@ async fn a_node_whose_disk_was_rolled_back_refuses() {
     assert_holds(&cluster, 40).await;
 }
 
-/// How far a node's log reaches is known to whoever leads, as soon as that has
-/// committed something.
+/// The leader knows how far a node's log reaches as soon as it has committed something.
 async fn led_by_another(cluster: &Cluster, victim: u64) {
     if cluster.leader().await == victim {
         let to = cluster.follower().await;
@@ -385,7 +384,7 @@ async fn a_folder_of_another_node_or_cluster_or_program_is_refused() {
     cluster.refuses(1, &["belongs to node 2", "--node-id 2"]).await;
     cluster.restart(2).await;
 
-    // A node of another cluster is not talked to, whoever started it here.
+    // A node of another cluster is not talked to, even if it was started here.
     let mut other = Cluster::start(1).await;
     other.kill(1);
     cluster.set_data_dir(1, other.data_dir(1).to_owned());

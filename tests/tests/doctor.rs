@@ -18,9 +18,9 @@ async fn a_cluster_is_examined_and_a_missing_node_found() {
     for n in 0..30 {
         keys.add("n", n, holdfast_tests::soon()).await.expect("a cluster at work");
     }
-    // One node is enough to be told of the others.
+    // One node is enough to learn of the others.
     let one = cluster.address(1).to_owned();
-    // A node that was busy, or without a leader, in just that moment is found so.
+    // A node that was busy, or without a leader, at that moment is reported so.
     let document = eventually("an examination that finds all well", async || {
         let examined = cluster.cli_at(&one, &["-o", "json", "doctor", "--python", &python]).await;
         let document: Value = serde_json::from_str(&examined.stdout).expect("JSON was asked for");

@@ -1,5 +1,5 @@
-//! Process groups of PyTorch whose ranks come and go, with a subgroup among some of
-//! them: whoever is lost in a collective of either, the others go on in both.
+//! Process groups of PyTorch whose ranks come and go, with a subgroup among some of them:
+//! if a rank is lost in a collective of either, the others go on in both.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use holdfast_tests::{Agent, Cluster, Script, binaries, python};
 const JOB: &str = "train";
 const WORLD: usize = 4;
 
-/// What starts the ranks of a job with an agent.
+/// Starts the ranks of a job with an agent.
 struct Ranks<'a> {
     python: &'a Path,
-    /// Where the package is, for a Python that has none.
+    /// Path of the package, for a Python that has none.
     package: Option<&'a Path>,
     control: &'a Path,
     tcpstore: &'a str,
@@ -33,8 +33,8 @@ impl Ranks<'_> {
     }
 }
 
-/// All ranks form a generation, and sum in it: its number. `pairs`: what each says of its
-/// subgroup.
+/// All ranks form a generation, and sum in it: its number. `pairs`: each rank's report of
+/// its subgroup.
 async fn all_form(ranks: &mut [Script], pairs: &[&str]) -> u64 {
     let mut generations = Vec::new();
     for (rank, script) in ranks.iter_mut().enumerate() {
@@ -64,8 +64,8 @@ async fn a_rank_is_lost_in_a_subgroup(torch: &Torch, package: Option<&Path>, how
     }
     let first = all_form(&mut ranks, &["0 1", "0 1", "2 3", "2 3"]).await;
 
-    // Rank 2 waits for rank 3 in their subgroup, which is killed. Rank 0 waits in another one for
-    // rank 1, which lives, and leaves it as soon as the generation is over.
+    // Rank 2 waits for rank 3 in their subgroup, which is killed. Rank 0 waits in another
+    // one for rank 1, which is alive, and leaves it as soon as the generation is over.
     ranks[0].order("lose").await;
     ranks[1].says("turns").await;
     ranks[3].says("holds").await;

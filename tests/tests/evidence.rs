@@ -1,5 +1,4 @@
-//! A leader is succeeded on the evidence of a quorum: what one follower's network
-//! makes of it changes nothing.
+//! A leader is replaced on the evidence of a quorum: one follower's network alone changes nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The example trainer, as its first page says to start it.
+//! The example trainer, started as its first page describes.
 
 use holdfast_tests::process::Process;
 use holdfast_tests::{Agent, Cluster, binaries};
@@ -25,7 +25,7 @@ async fn a_killed_trainer_is_done_without_and_comes_back() {
     let mut cluster = Cluster::start(3).await;
     let mut agent = Agent::start(&mut cluster, "example").await;
     let control = agent.control().await.display().to_string();
-    // Long enough for one to come back meanwhile.
+    // Long enough for one to come back in between.
     let variables = [("HOLDFAST_CONTROL", control.as_str()), ("ITERATIONS", "100")];
     let mut trainers: Vec<Process> =
         (0..WORLD).map(|rank| trainer(&mut cluster, rank, &variables)).collect();
@@ -52,7 +52,7 @@ async fn without_an_agent_each_holds_a_lease() {
         let status = trainer.ended().await;
         assert!(status.success(), "{status}: {}", trainer.said());
     }
-    // All of them, and more if somebody was waited for in vain.
+    // All of them, and more if the wait for a process was in vain.
     let all = iterations(&trainers[0]);
     assert!(all.len() >= 20 && all.is_sorted_by(|one, next| one + 1 == *next), "{all:?}");
 }

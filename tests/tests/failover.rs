@@ -1,4 +1,4 @@
-//! Nodes die, freeze and come back; clients notice a pause and nothing else.
+//! Nodes die, freeze and come back; clients notice only a pause.
 
 use holdfast_api::{Blob, Command, KvOp, NodeId};
 use holdfast_client::{Client, Consistency, Deadline};
@@ -56,7 +56,7 @@ async fn five_nodes_go_on_without_two_of_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_that_dies_or_freezes_disturbs_nobody() {
-    // Patient nodes: whoever stands for election here was disturbed, not starved.
+    // Patient nodes: a node that stands for election here was disturbed, not starved.
     let flags = ["--election-min", "6s", "--election-max", "9s"];
     let mut cluster = Cluster::start_with(3, &flags).await;
     let client = cluster.client();
@@ -118,7 +118,7 @@ async fn a_frozen_leader_is_left_as_soon_as_another_node_names_its_successor() {
 async fn freeze_leader(cluster: &mut Cluster, load: &Adders) {
     load.progress(50).await;
     let frozen = cluster.leader().await;
-    // This one was told of no other node, and is connected before the frost.
+    // This one knows no other node, and is connected before the freeze.
     let loyal = cluster.client_of(&[frozen]);
     let keys = loyal.keys(job("load"));
     keys.get(COUNTER, soon()).await.expect("the leader answers");
@@ -213,7 +213,7 @@ async fn a_client_that_was_told_of_one_follower_finds_the_others() {
     })
     .await;
     kill_leaders(&mut cluster, &client, &load, 1).await;
-    // The only node it was told of may go too: it has learned of the others.
+    // The only node that it was given may go too: it has learned of the others.
     cluster.kill(follower);
     load.progress(50).await;
     let leader = cluster.leader().await;
@@ -252,7 +252,8 @@ async fn a_leader_that_is_asked_to_stop_hands_over_and_no_call_fails() {
     let client = cluster.client();
     let load = Adders::start(&client, &job("load"), ADDERS);
     let (mut stopped, mut handed_over) = (0, 0);
-    // On a loaded machine it may not lead any more when it hears of it, or find nobody in time.
+    // On a loaded machine it may have lost leadership when the request arrives, or find
+    // no successor in time.
     while handed_over < 3 {
         assert!(stopped < 5, "only {handed_over} of {stopped} leaders handed over");
         load.progress(50).await;
@@ -356,7 +357,7 @@ async fn a_command_sent_twice_in_its_session_has_one_effect_on_any_leader() {
     assert_eq!(read_number(&client, "s").await, 5);
 }
 
-/// Sends a proposal as it is to whoever leads.
+/// Sends a proposal unchanged to the leader.
 async fn propose_raw(cluster: &Cluster, proposal: holdfast_api::Proposal) -> holdfast_api::Answer {
     let body = holdfast_api::RequestBody::Propose(proposal);
     eventually("a leader to answer a proposal", async || {

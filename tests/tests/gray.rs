@@ -1,4 +1,4 @@
-//! A leader whose heartbeats go on while it serves nobody hands over.
+//! A leader whose heartbeats go on while it serves no client hands over.
 
 use holdfast_tests::cluster::job;
 use holdfast_tests::threads::StoppedThreads;

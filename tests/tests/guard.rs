@@ -53,7 +53,7 @@ async fn a_second_launch_of_a_job_ends_the_first_only_on_purpose() {
     store.send(op::ADD, &[&key("n"), &1_i64.to_le_bytes()]).await;
     assert!(store.is_closed().await, "its run is over");
     first.end(0).await;
-    // Nobody holds the job any more: no takeover is needed, and one does no harm.
+    // No agent holds the job any more: no takeover is needed, and one does no harm.
     cluster.cli_ok(&["--job", "guard", "run", "open", "mine"]).await;
     cluster.cli_ok(&["--job", "guard", "run", "open", "yours", "--takeover"]).await;
 }
@@ -78,7 +78,7 @@ async fn ranks_that_are_started_one_by_one_meet_and_none_is_there_twice() {
     let said = again(&mut cluster, "twice").await;
     let here = "in its run r1, rank 0 is running here already: process ";
     assert_says(&said, &[here, "run --job ranks-2 ", "run --takeover "]);
-    // One that is done is not there again as long as the others are.
+    // A rank that has ended does not come back while the others run.
     first.end(0).await;
     let said = again(&mut cluster, "late").await;
     assert_says(&said, &["rank 0 has ended here already", "run --job ranks-2 "]);
@@ -89,7 +89,7 @@ async fn ranks_that_are_started_one_by_one_meet_and_none_is_there_twice() {
     assert_says(&runs, &["r1", "r2"]);
 }
 
-/// A TCPStore client with this rank, that goes on until it is killed.
+/// A TCPStore client with this rank, which runs until it is killed.
 fn rank_at(cluster: &mut Cluster, name: &str, agent: &Agent, rank: &str) -> Process {
     let mut command = holdfast_tests::binaries::without_settings("bash");
     let (host, port) = agent.host_and_port();
@@ -179,8 +179,8 @@ async fn a_launch_behind_one_of_which_nothing_is_left_meets_none_of_its_keys() {
     again.end(0).await;
 }
 
-/// As an operator does who kills a job that hangs, and starts it again at once: the leases
-/// of its agents last longer than that takes.
+/// As an operator does after killing a job that hangs: starts it again at once, while the
+/// leases of its agents still last.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_launch_at_once_behind_agents_that_were_killed_meets_none_of_their_keys() {
     let mut cluster = Cluster::start(1).await;
@@ -212,7 +212,7 @@ async fn a_launch_at_once_behind_agents_that_were_killed_meets_none_of_their_key
     let mut store = TcpStore::connect(&again[1].address).await;
     assert_eq!(store.add("n", 1).await, 1, "it is a key of the dead");
 
-    // Where others live, the next agent of a host joins them.
+    // Where other agents are alive, the next agent of a host joins them.
     let last = again.pop().expect("two were started");
     let agent = Pid::from_raw(process_at(&last.control).await);
     let mut last = last;

@@ -1,5 +1,5 @@
-//! Bytes that no friend would send: a clear answer or a closed connection, no
-//! panic, bounded memory, and everybody else goes on.
+//! Malicious bytes: a clear answer or a closed connection, no panic, bounded memory, and
+//! all other clients go on.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Memory that a process may gain under attack. Generous: it separates bounded
-/// from unbounded, and what is sent is far more.
+/// Memory that a process may gain under attack. Generous: it separates bounded from
+/// unbounded, and far more is sent.
 const GROWTH_MAX: u64 = 400 * MIB;
 
 /// Connections that are opened and left alone.
@@ -77,7 +77,7 @@ fn frame(length: u32, body: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes()[..], body].concat()
 }
 
-/// A frame that is as long as it says.
+/// A frame with a correct length.
 fn whole_frame(body: &[u8]) -> Vec<u8> {
     frame(u32::try_from(body.len()).expect("a short frame"), body)
 }
@@ -210,10 +210,10 @@ async fn a_node_survives_any_frames_on_its_stream() {
     assert_eq!(tally.failed, 0, "{tally:?}");
 }
 
-/// Clients that ask for much and read nothing, and what each asks for.
+/// Clients that send many requests and read nothing, and the requests of each.
 const DEAF: usize = 70;
 const LISTINGS: usize = 400;
-/// How soon others are served beside them.
+/// Bound on serving others at the same time.
 const SERVED_TIME_MAX: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,7 +243,7 @@ async fn clients_that_ask_for_much_and_read_nothing_hold_up_nobody() {
         stream.write_all(&asks).await.expect("it reads");
         deaf.push(stream);
     }
-    // Behind all of them, on a connection of its own.
+    // After all of them, on a connection of its own.
     let keys = cluster.client_of(&[leader]).keys(job("served"));
     for _ in 0..10 {
         let soon = Deadline::after(SERVED_TIME_MAX);
@@ -385,7 +385,7 @@ async fn an_agent_survives_any_bytes_on_its_port() {
         stream.write_all(&message).await.expect("it reads");
         halves.push(stream);
     }
-    // A friend who is slow: one byte at a time is a whole message in the end.
+    // A slow friendly client: one byte at a time is a whole message in the end.
     let mut slow = TcpStore::connect(&address).await;
     for byte in [&[op::SET][..], &key("slow"), &text(b"but sure")].concat() {
         slow.send_raw(&[byte]).await;
@@ -406,7 +406,7 @@ fn raise_open_files() -> u64 {
     hard
 }
 
-/// Opens connections that say nothing, or what `first` holds.
+/// Opens connections that send nothing, or the bytes of `first`.
 async fn open_idle(address: &str, count: u64, first: &'static [u8]) -> Vec<TcpStream> {
     const AT_ONCE: u64 = 100;
     let mut idle = Vec::new();

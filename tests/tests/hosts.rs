@@ -7,7 +7,7 @@ use std::process::Command;
 use holdfast_tests::job::TORCHRUN;
 use holdfast_tests::{Cluster, Ended, Host, Job, Names, Network, Torch, eventually};
 
-/// What gloo has to be told where a host's own name means its loopback.
+/// Setting for gloo where a host's own name means its loopback.
 const INTERFACE: &str = "GLOO_SOCKET_IFNAME=eth0";
 
 /// Three nodes of the store, each on a host of its own.
@@ -128,7 +128,7 @@ async fn second_store_that_nobody_spoke_of(
     (cluster, job, nodes)
 }
 
-/// Nobody waits for a time-out in silence: both hosts say the line to use.
+/// No program waits for a time-out in silence: both hosts say the line to use.
 #[test]
 fn a_second_store_that_nobody_spoke_of_is_named_on_both_hosts() {
     Network::test(async |network| {
@@ -208,7 +208,7 @@ fn tasks_of_a_slurm_step_on_two_hosts() {
 async fn shell(host: &Host, script: &str) -> Ended {
     let mut command = Command::new("bash");
     command.args(["-c", script]);
-    // The end is awaited elsewhere than where it was started.
+    // The end is awaited elsewhere than it was started.
     let ended = host.inside(|| Ended::start(command));
     ended.await
 }
@@ -223,7 +223,7 @@ fn hosts_have_their_own_loopback_names_and_processes() {
         assert_eq!(shell(&one, names).await.stdout, "one\n10.77.0.2\n10.77.0.3\n");
         assert_eq!(shell(&other, names).await.stdout, "other\n10.77.0.2\n127.0.1.1\n");
 
-        // What listens on the loopback of one is not there on the other.
+        // A listener on the loopback of one is not there on the other.
         let mut cluster = Cluster::plan(0, &[]);
         let listens = "import socket, time; s = socket.create_server(('127.0.0.1', 29500)); \
                        print('listens', flush=True); time.sleep(600)";
@@ -267,7 +267,7 @@ fn a_host_is_cut_off_and_plugged_in_again_and_its_power_fails() {
     });
 }
 
-/// Told to be the one that is killed.
+/// Marks the process to be killed.
 const VICTIM: &str = "HOLDFAST_TEST_VICTIM";
 
 #[test]

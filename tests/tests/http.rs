@@ -41,7 +41,7 @@ async fn every_node_answers_every_call() {
         post_ok(node, "/v1/kv/push", json!({"key": "q", "value": key})).await;
         let waited = json!({"keys": [key], "timeout_ms": 60_000});
         assert_eq!(post_ok(node, "/v1/kv/wait", waited).await["met"], true);
-        // What one node was told, each node tells.
+        // What one node answered, each node answers.
         for other in cluster.ids() {
             let path = format!("/v1/kv/get?key={key}");
             let entry = get_until_served(cluster.address(other), &path).await;
@@ -180,7 +180,7 @@ async fn problems_say_what_happened_and_what_to_do() {
         assert_eq!((&problem["retryable"], &problem["outcome"]), (&json!(false), &json!("none")));
         assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{text}");
     }
-    // A key is absent for another reason where its job is.
+    // A key is absent for another reason where its job exists.
     let web = put(r#"{"job": "web", "key": "k", "value": "v"}"#).await;
     assert_eq!(web.status, 200, "{}", web.text());
     for (path, ends) in [

@@ -1,5 +1,5 @@
-//! What Python programs build on in their loops: iterations one after the other,
-//! and what happens in the job meanwhile.
+//! What Python programs rely on in their loops: iterations one after the other, and what
+//! happens in the job in between.
 
 use holdfast_api::{CoordinationLimits, Limits};
 use holdfast_tests::{Agent, Cluster, Script, binaries, eventually, http, python};
@@ -20,7 +20,7 @@ async fn a_loop_goes_on_through_a_regrouping_and_ends_when_nobody_should_go_on()
 async fn whoever_waits_for_events_hears_of_those_that_are_forgotten_already() {
     let Some(python) = python::with_package() else { return };
     let mut cluster = Cluster::start(1).await;
-    // None is kept for long enough to be read.
+    // No outcome is kept for long enough to be read.
     let coordination =
         CoordinationLimits { events_per_job_max: 0, ..CoordinationLimits::default() };
     let limits = Limits { coordination: Box::new(coordination), ..Limits::default() };

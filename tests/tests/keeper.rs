@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 /// Connections that work while agents are killed.
 const CLIENTS: usize = 6;
-/// Kills of a test, unless `HOLDFAST_AGENT_KILLS` says how many.
+/// Kills of a test, unless `HOLDFAST_AGENT_KILLS` is set.
 const KILLS: usize = 8;
 /// Longest time from one agent to its end.
 const LIFE_MS_MAX: u64 = 400;
@@ -51,7 +51,7 @@ async fn next_process(control: &Path, before: i32) -> i32 {
     .await
 }
 
-/// What a client did.
+/// The work of a client.
 #[derive(Debug, Default)]
 struct Done {
     rounds: i64,
@@ -105,7 +105,7 @@ async fn connections_go_on_when_their_agent_is_killed_and_count_exactly() {
     for me in 0..CLIENTS {
         clients.spawn(work(command.address.clone(), me, stops.clone()));
     }
-    // One that waits all the time, and one that has said nothing.
+    // One that waits all the time, and one that has sent nothing.
     let mut waits = TcpStore::connect(&command.address).await;
     waits.start_wait(&["over"]).await;
     let mut silent = TcpStore::connect(&command.address).await;
@@ -131,7 +131,7 @@ async fn connections_go_on_when_their_agent_is_killed_and_count_exactly() {
     command.end(0).await;
 }
 
-/// Says where its agent's control socket is, and becomes the command.
+/// Prints its agent's control socket, and becomes the command.
 const SAYS_CONTROL: [&str; 4] =
     ["sh", "-c", "echo control $HOLDFAST_CONTROL.; exec \"$@\"", "says-control"];
 
@@ -263,7 +263,7 @@ async fn memory_that_was_tampered_with_is_not_believed_and_no_other_run_is_read(
     assert!(tamper_with(keeper_of(process)) > 0);
     signal(process, Signal::SIGKILL);
     assert!(store.is_closed().await, "nobody knows what was under way there");
-    // Two processes say it.
+    // Two processes print it.
     eventually("the words for it", async || {
         let said = command.agent.said();
         let parts = ["no agent serves this command any more", "cannot be read", "start it again"];
@@ -371,7 +371,7 @@ async fn an_agent_whose_successor_cannot_run_stays() {
     let mut store = TcpStore::connect(address).await;
     assert_eq!(store.add("n", 1).await, 1);
     let process = process_at(&control).await;
-    // One that hangs, in its place.
+    // A program that hangs takes its place.
     let other = cluster.folder().join("other");
     std::fs::write(&other, "#!/bin/sh\nsleep 1000\n").expect("the folder is ours");
     let mode = std::fs::Permissions::from_mode(0o755);
@@ -384,7 +384,7 @@ async fn an_agent_whose_successor_cannot_run_stays() {
     sleep(Duration::from_secs(3)).await;
     assert_eq!(TcpStore::connect(address).await.add("n", 1).await, 3, "somebody new is served");
     assert_eq!(process_at(&control).await, process);
-    // Killed, it is followed by one of the program that it was.
+    // Killed, it is followed by one of the same program.
     signal(process, Signal::SIGKILL);
     assert_eq!(store.add("n", 1).await, 4);
     upgrade.kill().await.expect("it is ours");

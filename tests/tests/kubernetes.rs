@@ -1,6 +1,5 @@
-//! The manifest in `trainer-shim/docs/kubernetes.yaml`: it is valid, and what
-//! it says is run as a kubelet would run it, each container with processes of
-//! its own.
+//! The manifest in `trainer-shim/docs/kubernetes.yaml`: it is valid, and is run as a
+//! kubelet would run it, each container with processes of its own.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -231,8 +230,8 @@ async fn create(
     Some(pods)
 }
 
-/// How many connections the agent of this host shows, and whether it knows
-/// any process behind them.
+/// How many connections the agent of this host shows, and whether it knows a process for
+/// any of them.
 async fn clients(cluster: &Cluster, run: &str, host: &str) -> (u64, bool) {
     let list = cluster.cli_ok(&["-o", "json", "--job", "default.train", "agent", "list"]).await;
     let list: Value = serde_json::from_str(&list).expect("JSON was asked for");
@@ -274,7 +273,7 @@ fn the_manifests_job_trains_through_a_dying_leader_and_its_dead_ranks_are_closed
         speaker.says("trained").await;
         for (_, running) in first {
             running.trainer.succeeds().await;
-            // Sidecars are told to end when the trainer has.
+            // Sidecars are asked to end after the trainer has.
             running.agent.signal(nix::sys::signal::Signal::SIGTERM);
             running.agent.succeeds().await;
         }
@@ -297,7 +296,7 @@ fn the_manifests_job_trains_through_a_dying_leader_and_its_dead_ranks_are_closed
     });
 }
 
-/// A trainer of the package's own, which says where it is and what it can write.
+/// A trainer of the package's own, which reports where it is and what it can write.
 const JOB: &str = r#"
 import holdfast
 for place in ("/tmp/x", "/x"):
@@ -338,7 +337,7 @@ fn a_job_joins_the_sidecar_where_nothing_else_can_be_written() {
 
         let image = [("torchrun", vec![python]), ("/app/train.py", vec!["-c".into(), JOB.into()])];
         let mut command = pod.trainer.command("command", &image);
-        // Of the store it knows nothing: the agent does.
+        // It knows nothing of the store: the agent does.
         command.env_remove("HOLDFAST_STORE");
         let mut trainer = pod.trainer.host.program(&mut cluster, "job-0", command);
         trainer.says("Read-only file system").await;

@@ -1,5 +1,5 @@
-//! The launch table: unmodified PyTorch under each launcher, on a store whose
-//! leader dies meanwhile.
+//! The launch table: unmodified PyTorch under each launcher, on a store whose leader dies
+//! during the launch.
 
 use std::process::Command;
 
@@ -67,7 +67,7 @@ async fn torchrun_restarting_in_place_twice(torch: &Torch) {
     job.finishes("with 2 ranks in attempt 2").await;
 }
 
-/// Programs open a second store at MASTER_PORT + 1, of which rank 0 is the master.
+/// Programs open a second store at MASTER_PORT + 1, with rank 0 as the master.
 async fn second_store(torch: &Torch, method: &str) {
     let mut cluster = Cluster::start(3).await;
     let (port, behind) = (cluster.port(), cluster.port());
@@ -126,8 +126,7 @@ async fn two_jobs(torch: &Torch) {
 async fn slurm_step(torch: &Torch) {
     let mut cluster = Cluster::start(3).await;
     let mut job = Job::new(&cluster, torch, "step");
-    // What srun does as far as its tasks can see: their variables, and an end
-    // when all have ended.
+    // Simulates srun as its tasks see it: their variables, and an end when all have ended.
     let srun = ["--ntasks-per-node=8", "--job-id=812"];
     let srun = job.under_srun(&cluster, &srun, &["PYTHON", "JOB"]);
     job.start(&mut cluster, srun);
@@ -137,7 +136,7 @@ async fn slurm_step(torch: &Torch) {
     job.finishes("with 8 ranks").await;
 }
 
-/// Two launches at once, neither of which names its job: their launchers do.
+/// Two launches at once that do not name their jobs: their launchers do.
 async fn told_apart(cluster: &mut Cluster, [mut first, mut second]: [Job; 2], ranks: &str) {
     first.first().says("attempt 0 step").await;
     second.goes_on_without_its_leader(cluster, 0).await;
@@ -233,7 +232,7 @@ async fn torchrun_on_one_node_without_flags() {
 async fn torchrun_meets_on_holdfast_where_the_python_package_is() {
     let Some(torch) = Torch::with_package() else { return };
     let mut cluster = Cluster::start(3).await;
-    // One that may have more nodes, and none of them is told its rank.
+    // A launch that may have more nodes; none of them is given its rank.
     let command = [&TORCHRUN[..], &["--nnodes=1:2", "--nproc-per-node=2", "JOB"]].concat();
     let mut job = job(&mut cluster, &torch, "package", &[], &command);
     job.goes_on_without_its_leader(&mut cluster, 0).await;
@@ -362,7 +361,7 @@ async fn a_job_that_is_not_on_holdfast_is_told_so_and_why() {
     assert_eq!(agent.ended().await.code(), Some(5), "{}", agent.said());
     assert!(agent.said().contains("no TCPStore client ever came"), "{}", agent.said());
 
-    // A client that leaves at once is one.
+    // A client that leaves at once counts.
     let (mut agent, _) = Agent::run(&mut cluster, "client", &flags, &["bash", "-c", COMES]);
     assert_eq!(agent.ended().await.code(), Some(0), "{}", agent.said());
     assert!(!agent.said().contains("Holdfast: no"), "{}", agent.said());

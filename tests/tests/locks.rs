@@ -1,6 +1,5 @@
-//! Locks of Python programs under agents: one holder at a time, whatever becomes
-//! of it. The agent reports exits, and makes them happen where the cluster has
-//! taken a holder for dead.
+//! Locks of Python programs under agents: one holder at a time, whatever happens to it.
+//! The agent reports exits, and forces them where the cluster has declared a holder dead.
 
 use std::path::Path;
 use std::time::Duration;
@@ -101,7 +100,7 @@ async fn a_holder_that_the_cluster_takes_for_dead_is_ended_by_its_agent() {
     second.succeeds().await;
 }
 
-/// Whoever stops waiting for a lock may have been given it in that very moment.
+/// A client that stops waiting for a lock may have been given it at that very moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_nobody_waits_for_any_more_is_given_on() {
     let cluster = Cluster::start(1).await;

@@ -19,8 +19,8 @@ fn losses() -> usize {
     asked.map_or(LOSSES, |count| count.parse().expect("a number in HOLDFAST_LOST_HOSTS"))
 }
 
-/// Cuts off the leader's host so many times; how long no write that was begun
-/// after that was acknowledged.
+/// Cuts off the leader's host so many times; answers how long each write begun
+/// after that took.
 async fn lose_leaders(network: &mut Network, flags: &[&str]) -> Vec<Duration> {
     let hosts: [Host; 3] = network.hosts(Names::Real);
     let flags = [&["--insecure"], flags].concat();
@@ -73,7 +73,7 @@ fn who_waits_hears_of_another_leader_from_a_follower() {
         let hosts: [Host; 3] = network.hosts(Names::Real);
         let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
         let never = Duration::from_secs(3_600);
-        // It asks nobody by itself.
+        // It sends no probes by itself.
         let options = Options { probe_after: never, ..cluster.client_options(&[1, 2, 3]) };
         let waiting = Client::new(options);
         let keys = waiting.keys(job("told"));
@@ -235,7 +235,7 @@ fn a_follower_that_is_plugged_in_again_is_written_to_at_once() {
     });
 }
 
-/// Connections of a host that is gone, and how soon their places are to be free.
+/// Connections of a lost host, and how soon their places are to be free.
 const STREAMS: usize = 32;
 const REAPED: Duration = Duration::from_secs(10);
 
@@ -254,7 +254,7 @@ fn the_places_of_a_host_that_is_gone_are_free_again() {
         }
         eventually("the streams to be open", async || (open() >= before + STREAMS).then_some(()))
             .await;
-        // It answers nothing any more, and nothing tells the node so.
+        // It no longer answers, and nothing notifies the node.
         network.lose_what_goes_to(hosts[0].address());
         let gone = Instant::now();
         eventually("their places to be free", async || {

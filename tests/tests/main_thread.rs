@@ -1,5 +1,5 @@
-//! A Python program whose main thread does not run Python: told to operators,
-//! and ended if its policy says so.
+//! A Python program whose main thread does not run Python: reported to operators, and
+//! ended if its policy says so.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ async fn listed(cluster: &Cluster, job: &str, what: &[&str]) -> Value {
     serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON")
 }
 
-/// For how long the main thread of process 0 has been silent, as its agent tells.
+/// How long the main thread of process 0 has been silent, as its agent reports.
 async fn silent_ms(cluster: &Cluster, job: &str) -> Option<u64> {
     let all = listed(cluster, job, &["agent", "list"]).await;
     let mut processes = all["agents"][0]["processes"].as_array()?.iter();
@@ -34,7 +34,7 @@ async fn is_told_no_more(cluster: &Cluster, job: &str) {
     eventually("it to be told no more", silent).await;
 }
 
-/// Whether it is told at any moment until the script says this.
+/// Whether it is reported at any moment until the script says this.
 async fn told_until(cluster: &Cluster, script: &mut Script, says: &str) -> bool {
     let mut told = false;
     let mut done = std::pin::pin!(script.says(says));

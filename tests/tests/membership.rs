@@ -122,7 +122,7 @@ async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() {
     assert!(!logged.contains("refused another node"), "{logged}");
     load.progress(50).await;
 
-    // At another one; what somebody did by hand before is not done again.
+    // At another one; a step that was done by hand before is not repeated.
     let next = cluster.join();
     add(&cluster, next).await;
     promote(&cluster, next).await;
@@ -151,7 +151,8 @@ async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() {
 async fn replaced(cluster: &Cluster, replace: &[&str]) -> String {
     eventually("the new node to be there", async || {
         let ended = cluster.operate(replace).await;
-        // The last of them if it is done, and who was asked what is to be done did not know.
+        // The last of them if it is done, and the node that was asked did not know what
+        // is to be done.
         let waiting = ["start it first", "which answers", "there is no node"];
         let waiting = waiting.iter().any(|text| ended.stderr.contains(text));
         assert!(ended.code == Some(0) || waiting, "{ended:#?}");
@@ -179,7 +180,7 @@ async fn interrupted(cluster: &Cluster, arguments: &[&str], after: Duration) {
     child.kill().and_then(|()| child.wait()).expect("a child can be killed");
 }
 
-/// No change of voters is under way, as a leader sees it; who votes.
+/// Waits until no change of voters is in progress, as the leader sees it; answers the voters.
 async fn voters_in_the_end(cluster: &Cluster) -> Vec<u64> {
     eventually("the change to be finished", async || {
         let status = cluster.status(cluster.leader().await).await?;
@@ -210,7 +211,7 @@ async fn a_change_of_voters_that_is_interrupted_is_finished() {
     if !voters_in_the_end(&cluster).await.contains(&new) {
         promote(&cluster, new).await;
     }
-    // Whoever asked for it is gone; it may have been asked for or not.
+    // The client that asked for it is gone; it may have been asked for or not.
     cluster.expect_error("was removed from cluster");
     for ms in [10, 20, 40, 80] {
         interrupted(&cluster, &["node", "remove", &id], Duration::from_millis(ms)).await;
@@ -312,8 +313,8 @@ async fn leadership_goes_where_an_operator_wants_it() {
     for _ in 0..3 {
         load.progress(30).await;
         let to = cluster.follower().await;
-        // On a slow machine another election may follow at once: then an operator
-        // says it again.
+        // On a slow machine another election may follow at once: then an operator repeats
+        // the command.
         eventually("the chosen node to lead", async || {
             cluster.operate_ok(&["leader", "transfer", &to.to_string()]).await;
             for _ in 0..100 {
@@ -339,7 +340,7 @@ async fn a_snapshot_brings_an_empty_node_up_to_date_and_outlives_restarts() {
     for n in 0..150 {
         keys.put(format!("k{n}").as_str(), format!("v{n}").as_str(), soon()).await.expect("a put");
     }
-    // Entries that a new node would need are gone: only a snapshot has them.
+    // Entries that a new node would need are purged: only a snapshot has them.
     for id in cluster.ids() {
         eventually(&format!("a snapshot of node {id}"), async || {
             let status = cluster.status(id).await?;
@@ -368,7 +369,7 @@ async fn a_snapshot_brings_an_empty_node_up_to_date_and_outlives_restarts() {
     cluster.restart(away).await;
     assert_eq!(cluster.agreement(&job("s")).await.len(), 300);
 
-    // And everything again from snapshots and the logs behind them.
+    // And everything again from snapshots and the logs after them.
     for id in cluster.ids() {
         cluster.kill(id);
     }

@@ -60,7 +60,7 @@ async fn nodes_are_reached_by_name_and_the_list_is_ignored_afterwards() {
     })
     .await;
 
-    // One that joins says what to do next, word for word.
+    // A joining node prints what to do next, word for word.
     let mut joining = nodes[3].start(4, &["--join", &first, "--advertise", &fourth]);
     joining.says(&format!("`holdfast --store {first} node add 4 {fourth}`")).await;
     let elsewhere = format!("127.0.0.1:{}", nodes[3].port);

@@ -1,5 +1,5 @@
-//! Namespaces of one run: attempts of a restart in place, and those that are
-//! opened by name; who gets into them, and when they are collected.
+//! Namespaces of one run: attempts of a restart in place, and those that are opened by
+//! name; which processes get into them, and when they are collected.
 
 use std::path::Path;
 use std::process::{Child, Command as Program, Stdio};
@@ -53,7 +53,7 @@ async fn a_rank_whose_attempt_cannot_be_read_never_gets_the_keys_of_another() {
     let mut cluster = Cluster::start(1).await;
     let mut command = Command::start(&mut cluster, "hidden", &["--job", "hidden"]).await;
     let address = command.address.clone();
-    // Nobody was restarted: all are of attempt 0, readable or not.
+    // No rank was restarted: all are of attempt 0, readable or not.
     let mut first = TcpStore::connect_as(&address, NOBODY).await;
     assert_eq!(first.number_or_end::<4>("a PING").await, Some(NOBODY.to_le_bytes()));
     first.set("k", b"of attempt 0").await;
@@ -65,8 +65,8 @@ async fn a_rank_whose_attempt_cannot_be_read_never_gets_the_keys_of_another() {
         let mut hidden = TcpStore::connect_as(&address, NOBODY - 1).await;
         let pong = hidden.number_or_end::<4>("a PING").await;
         assert_eq!(pong, Some((NOBODY - 1).to_le_bytes()));
-        // Behind its constructor a client of PyTorch fails at once; in it, it
-        // would try again and again until its time is over.
+        // After its constructor a client of PyTorch fails at once; in it, it would retry
+        // until its time is over.
         hidden.send_raw(&[op::CHECK]).await;
         assert!(hidden.is_closed().await, "it is served the keys of attempt 0");
     }
@@ -109,7 +109,7 @@ async fn a_namespace_that_was_opened_by_name_goes_when_another_has_followed_it()
     let mut new = TcpStore::connect(&two).await;
     new.set("k", b"2").await;
     assert_eq!(new.get("k").await, b"2");
-    // As long as somebody is connected it stays.
+    // It stays as long as a client is connected.
     drop(old);
     let list = ["--job", "opened", "kv", "list"];
     assert_eq!(inner.get("k").await, b"1.1");

@@ -1,5 +1,4 @@
-//! The store does not answer: agents, commands and programs say so, why, and when
-//! it is over.
+//! The store does not answer: agents, commands and programs report that, why, and when it is over.
 
 use holdfast_api::routes;
 use holdfast_tests::command::{Command, gone, process_at};
@@ -17,7 +16,7 @@ async fn lose_majority(cluster: &mut Cluster, follows: bool) -> Vec<u64> {
     lost
 }
 
-/// It says which voters are missing and how many are needed; answers the line.
+/// It reports the missing voters and how many are needed; answers the line.
 async fn says_who_is_missing(process: &mut Process, cluster: &Cluster, lost: &[u64]) -> String {
     let line = process.says("the majority is lost: ").await;
     for id in lost {
@@ -42,10 +41,10 @@ async fn a_command_that_is_started_without_a_majority_says_so_and_when_it_is_ove
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_with_nothing_to_do_says_that_the_majority_is_lost() {
     let mut cluster = Cluster::start(3).await;
-    // It renews its lease so seldom that this tells it nothing.
+    // It renews its lease too seldom to notice by that.
     let flags = ["--lease-ttl", "30min"];
     let mut agent = Agent::start_with(&mut cluster, "idle", &flags).await;
-    // The leader lives: nothing breaks.
+    // The leader runs: nothing breaks.
     let lost = lose_majority(&mut cluster, false).await;
     says_who_is_missing(&mut agent.process, &cluster, &lost).await;
     cluster.restart(lost[0]).await;
@@ -112,7 +111,7 @@ async fn a_command_that_ends_in_an_outage_says_what_it_waits_for_and_can_be_ende
     command.agent.says("Ctrl-C or SIGTERM ends the wait").await;
     command.agent.signal(Signal::SIGTERM);
     assert_eq!(command.agent.ended().await.code(), Some(5), "{}", command.agent.said());
-    // The agent goes on by itself.
+    // The agent recovers by itself.
     cluster.restart(lost[0]).await;
     gone(agent).await;
     let said = command.agent.said();
@@ -139,11 +138,11 @@ async fn programs_with_the_library_say_that_the_majority_is_lost_while_a_call_wa
     let attached = Script::start_command(&mut cluster, "outage-attached", attached);
     let mut waiting = [own, attached];
     for script in &mut waiting {
-        // It is in its round, and has said whom it waits for.
+        // It is in its round, and has reported the processes that it waits for.
         script.says("warning: process 0 of job ").await;
     }
     let lost = lose_majority(&mut cluster, false).await;
-    // One that joins meanwhile hears of it, too.
+    // One that joins in between is notified of it, too.
     let late = script("HOLDFAST_CONTROL", control.as_ref());
     let late = Script::start_command(&mut cluster, "outage-late", late);
     let [mut own, mut attached] = waiting;

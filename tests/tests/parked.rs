@@ -14,10 +14,10 @@ use holdfast_tests::failover::{kill_leader, kill_leaders, until_replayed};
 use holdfast_tests::{Adders, Cluster, RawStream, eventually, patiently, soon};
 use tokio::task::JoinSet;
 
-/// Adders of the load beside the watches and waits.
+/// Adders of the load besides the watches and waits.
 const ADDERS: usize = 24;
 
-/// Puts numbers one behind the other, from `from` on, up to `to`.
+/// Puts numbers one after the other, from `from` on, up to `to`.
 async fn write(keys: &Keys, from: u64, to: u64) -> Vec<(Revision, u64)> {
     let mut written = Vec::new();
     for n in from..to {
@@ -27,7 +27,7 @@ async fn write(keys: &Keys, from: u64, to: u64) -> Vec<(Revision, u64)> {
     written
 }
 
-/// Puts numbers until it is told to stop.
+/// Puts numbers until it is asked to stop.
 async fn write_on(keys: Keys, stop: Arc<AtomicBool>) -> Vec<(Revision, u64)> {
     let mut written = Vec::new();
     while !stop.load(Ordering::SeqCst) {
@@ -119,7 +119,7 @@ async fn a_watch_from_a_revision_that_is_gone_ends_with_compacted() {
         .await;
     assert!(said.contains("no longer kept"), "{said}");
 
-    // What is kept is kept on every node.
+    // Kept history is kept on every node.
     let mut recent = keys.watch("w/", Some(written[50].0)).await.expect("a watch");
     assert_eq!(collect(&mut recent, 59).await, written[50..]);
     let leader = cluster.leader().await;

@@ -1,5 +1,5 @@
-//! Programs with the library under one agent: their deaths are told at once,
-//! and an agent that is frozen, killed or talked nonsense to does no harm.
+//! Programs with the library under one agent: their deaths are reported at once, and an
+//! agent that is frozen, killed or sent garbage does no harm.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,9 +22,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// A TTL that nobody waits for.
+/// A TTL that does not end during a test.
 const LONG: Duration = Duration::from_secs(60);
-/// What is far below it, on any machine.
+/// Far below it, on any machine.
 const FAR_BELOW: Duration = Duration::from_secs(20);
 
 fn start(cluster: &mut Cluster, control: &Path, process: u32, arguments: &[&str]) -> Script {
@@ -48,7 +48,7 @@ async fn trainers(cluster: &mut Cluster, control: &Path, of: std::ops::Range<u32
     all
 }
 
-/// All of them wait in a round that somebody else has not come to.
+/// All of them wait in a round at which another process has not arrived.
 async fn wait_in(cluster: &Cluster, round: &str, waiting: &mut [Script]) {
     for script in waiting.iter_mut() {
         script.order(&format!("roll {round}")).await;
@@ -65,7 +65,7 @@ async fn wait_in(cluster: &Cluster, round: &str, waiting: &mut [Script]) {
     .await;
 }
 
-/// How a process ended, as the command line tells it; null while it lives.
+/// How a process ended, as the command line shows it; null while it is alive.
 async fn end_of(cluster: &Cluster, process: u32) -> Value {
     let list = ["-o", "json", "--job", "train", "processes"];
     let all: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
@@ -136,7 +136,7 @@ async fn deaths_that_wait_for_the_store_are_told_in_one_command() {
     let mut all = trainers(&mut cluster, &control, 0..4).await;
     wait_in(&cluster, "r", &mut all[..1]).await;
     cluster.pause(1);
-    // The first is under way when the others die.
+    // The first is in progress when the others die.
     for (process, script) in all.iter_mut().enumerate().skip(1) {
         script.kill();
         agent.process.says(&format!("processes {process} (")).await;
@@ -169,7 +169,7 @@ async fn programs_that_arrive_together_are_few_commands() {
         for script in &mut all {
             script.order(&format!("roll r{round}")).await;
         }
-        // The first is on its way to the store, and the others come behind it.
+        // The first is in flight to the store, and the others come after it.
         tokio::time::sleep(Duration::from_secs(3)).await;
         cluster.resume(1);
         for script in &mut all {
@@ -244,7 +244,7 @@ async fn a_frozen_agent_fences_its_processes() {
     let mut idle = TcpStore::connect(agent.address()).await;
     assert_eq!((busy.add("n", 1).await, idle.add("n", 1).await), (1, 2));
     agent.process.signal(Signal::SIGSTOP);
-    // What arrives before it has come to a stop may still be carried out.
+    // Requests that arrive before it has stopped may still be carried out.
     let threads = format!("/proc/{}/task", agent.process.pid());
     eventually("all threads of the agent to stand still", async || {
         let states = std::fs::read_dir(&threads).ok()?.map(|thread| {
@@ -257,7 +257,7 @@ async fn a_frozen_agent_fences_its_processes() {
     .await;
     let began = Instant::now();
     busy.send(op::ADD, &[&key("n"), &1_i64.to_le_bytes()]).await;
-    // The round closes with all of them, and the agent cannot tell them.
+    // The round closes with all of them, and the agent cannot notify them.
     let live = patiently("a roll", Box::pin(other.live_processes("r", Among::Active, soon())))
         .await
         .expect("a roll");
@@ -281,7 +281,7 @@ async fn a_frozen_agent_fences_its_processes() {
         let before = script.says_all("failed r lease_ended ").await;
         assert!(!before.iter().any(|line| line.starts_with("rolled")), "{before:?}");
     }
-    // What is left of the lost host writes nothing: others have gone on without it.
+    // The rest of the lost host writes nothing: others have gone on without it.
     assert!(busy.is_closed().await, "it was on its way when the host was lost");
     idle.send(op::ADD, &[&key("n"), &1_i64.to_le_bytes()]).await;
     assert!(idle.is_closed().await, "it was connected when the host was lost");
@@ -337,7 +337,7 @@ async fn a_process_that_lives_is_replaced_under_its_agent_by_takeover_alone() {
     assert!(refused.to_string().contains("register with takeover"), "{refused}");
     first.order("roll alone").await;
     assert_eq!(first.says("rolled alone ").await, "0", "it goes on");
-    // Whoever has patience joins when it has ended.
+    // A patient client joins when it has ended.
     let patient = host.clone();
     let wanted = Join { patience: Some(soon()), ..join.clone() };
     let mut joining = JoinSet::new();
@@ -455,7 +455,7 @@ async fn nonsense_and_lies_are_refused_and_touch_nobody_else() {
                 other => panic!("{command:?}: {other:?}"),
             }
         }
-        // A registration of somebody else is not told to this one.
+        // A registration of another client is not sent to this one.
         let mut second = RawLink::open(&hostile).expect("an agent");
         let mut again = register(lease, 5, 1);
         for words in ["is alive on host", "on another connection"] {
@@ -487,7 +487,7 @@ async fn nonsense_and_lies_are_refused_and_touch_nobody_else() {
         assert!(send(&[3, 0, 0, 0, 0xc1, 0xc1, 0xc1]).contains("cannot be understood"));
         assert!(send(&[0, 0, 0, 0]).contains("an empty frame"));
         assert!(send(&u32::MAX.to_le_bytes()).contains("is longer than"));
-        // Half a frame, and gone: its process, too.
+        // Half a frame, and the connection and its process end.
         link.send_bytes(&[200, 0, 0, 0, 1, 2]).expect("the agent reads");
     });
     talk.await.expect("all was refused");
@@ -513,7 +513,7 @@ async fn who_has_ended_is_watched_no_more_and_nobody_is_watched_twice() {
             *replaces = first;
         }
         let next = registered(one.propose(2, Command::Process(next)).expect("an answer"));
-        // Somebody else's, which it is not given.
+        // It belongs to another client, and is not given to this one.
         let heard = other.propose(1, register(lease, 5, 2)).expect("an answer");
         assert!(matches!(heard, Heard::Problem { .. }), "{heard:?}");
         (one, other, next)
@@ -544,7 +544,7 @@ async fn one_program_does_not_shut_the_door_for_the_others() {
         };
         let long = refused(&mut connect(), &"x".repeat(1024 * 1024));
         assert!(long.contains("a line is longer than"), "{long}");
-        // None of them says anything: the first that is not served is one too many.
+        // None of them says anything: the first unserved one is one too many.
         let mut idle: Vec<RawLink> = Vec::new();
         loop {
             let mut link = connect();

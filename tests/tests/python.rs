@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Whether that Python can import a package; said aloud where it cannot.
+/// Whether that Python can import a package; printed where it cannot.
 fn has(python: &Path, package: &str) -> bool {
     let mut command = std::process::Command::new(python);
     let code =
@@ -88,7 +88,7 @@ struct Iteration {
     members: String,
 }
 
-/// What one life of a process was told: in order, one after the other.
+/// The answers of one incarnation of a process: in order, one after the other.
 #[derive(Debug, Default)]
 struct Told(Vec<Iteration>);
 
@@ -118,7 +118,7 @@ impl Told {
         heard
     }
 
-    /// All that it says before it leaves.
+    /// All its output before it leaves.
     async fn rest(&mut self, script: &mut Script) {
         for line in script.says_all("left").await {
             if let Some(text) = line.strip_prefix("iteration ") {
@@ -272,8 +272,8 @@ async fn no_two_processes_take_different_branches_of_an_atomic_block() {
     script.succeeds().await;
 }
 
-/// What becomes of ranks: each as it was launched, with its place and the size
-/// of the world when the wrapped function runs again.
+/// The fate of ranks: each as it was launched, with its place and the size of the world
+/// when the wrapped function runs again.
 type Places<'a> = &'a [(&'a str, &'a str)];
 
 /// Ranks under NVRx's in-process Wrapper, each under `holdfast-agent run`, with
@@ -399,7 +399,7 @@ fn torchrun_with(
     Script::start_command(cluster, &format!("torchrun-{node}"), command)
 }
 
-/// What a rank says when it starts: rank, world, step, process id.
+/// A rank's report at its start: rank, world, step, process id.
 async fn started(node: &mut Script) -> Vec<u32> {
     let line = node.says("started ").await;
     line.split(' ').map(|field| field.parse().expect("a number")).collect()
@@ -454,7 +454,7 @@ async fn torchruns_meet_again_when_the_first_node_and_the_leader_are_killed() {
     finish(&cluster, [survivor, back]).await;
 }
 
-/// Ends the job, and sees everybody come to the end.
+/// Ends the job, and waits until all ranks have ended.
 async fn finish(cluster: &Cluster, nodes: impl IntoIterator<Item = Script>) {
     std::fs::write(cluster.folder().join("checkpoints/stop"), "").expect("it can be written");
     for mut node in nodes {
@@ -470,8 +470,8 @@ async fn a_node_that_comes_later_never_trains_beside_those_that_are_slow_to_stop
         return;
     }
     let mut cluster = Cluster::start(3).await;
-    // Longer than the last call and the start of a rank, so that the newcomer could train alone
-    // meanwhile; shorter than the 30 s after which torchrun kills a rank.
+    // Longer than the last call and the start of a rank, so that the newcomer could train
+    // alone in between; shorter than the 30 s after which torchrun kills a rank.
     let mut first = torchrun(&mut cluster, &python, "a", "1:2", "25");
     assert_eq!(started(&mut first).await[..2], [0, 1], "one node is enough");
     let mut second = torchrun(&mut cluster, &python, "b", "1:2", "25");
@@ -541,7 +541,7 @@ async fn a_node_that_dies_while_others_are_waited_for_is_left_out() {
     })
     .await;
     nodes.remove(2).kill();
-    // Nobody waits for the dead.
+    // No process waits for the dead.
     both_started(&mut nodes).await;
     finish(&cluster, nodes).await;
 }
@@ -585,7 +585,7 @@ async fn a_launch_on_several_nodes_has_to_say_which_one_it_is() {
     let error = refused(&["--nnodes=2", "--rdzv-id=x"]);
     assert!(error.contains("give --rdzv-endpoint=HOST:PORT"), "{error}");
 
-    // Ids that differ are never one job, whatever signs a job's name may have.
+    // Ids that differ are never one job, whatever characters a job's name may have.
     let code = "from holdfast.torchrun import _name as n, NAME_MAX\n\
                 ids = ['a/b', 'a-b', 'a b', '.a', '-a', 'a', '/', 'x' * 200, 'x' * 201, 'x.nodes/']\n\
                 names = set(map(n, ids))\n\

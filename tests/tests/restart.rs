@@ -9,7 +9,7 @@ use holdfast_tests::{Agent, Cluster, Script, binaries, python};
 const JOB: &str = "train";
 const WORLD: usize = 3;
 
-/// What starts `name` as a rank of a job with an agent.
+/// Starts `name` as a rank of a job with an agent.
 struct Ranks<'a> {
     python: &'a Path,
     control: &'a Path,
@@ -27,7 +27,7 @@ impl Ranks<'_> {
     }
 }
 
-/// An attempt, as all of its ranks say that it begins.
+/// An attempt, as all of its ranks report it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Attempt {
     iteration: u64,
@@ -36,7 +36,7 @@ struct Attempt {
 }
 
 /// The next attempt of these ranks, which have the ranks 0 and so on in it, with the
-/// cause that one of them says for the end of the one before.
+/// cause that one of them reports for the end of the one before.
 async fn all_begin(ranks: &mut [Script], which: &[usize]) -> (Attempt, String) {
     let (mut begun, mut known_cause) = (Vec::new(), "None".to_owned());
     for (expected, process) in which.iter().enumerate() {
@@ -141,7 +141,7 @@ async fn all_ranks_get_the_next_attempt_whatever_ends_one() {
     assert!(cause.contains("a GPU is sick"), "{cause}");
     follows(next);
 
-    // All return, and whoever comes after that is not needed.
+    // All return, and later arrivals are not needed.
     let value = format!("value {}", before.iteration);
     for process in [0, 2] {
         ranks[process].order("return").await;

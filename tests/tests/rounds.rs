@@ -1,5 +1,5 @@
-//! Trainers' verbs on a real cluster: who is alive, the next iteration, votes
-//! and blocks, with leaders, hosts and processes that die in between.
+//! Trainers' verbs on a real cluster: live processes, the next iteration, votes and
+//! blocks, with leaders, hosts and processes that die in between.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use holdfast_trainer_shim::{BlockVerdict, Error, Host, HostOptions, Iteration, J
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// So long that nobody is taken for dead on a slow machine.
+/// So long that no process is declared dead on a slow machine.
 const TTL: Duration = Duration::from_secs(60);
 
 /// Of a host that is to be lost.
@@ -110,8 +110,8 @@ async fn iterations_go_on_while_leaders_are_killed() {
     }
 }
 
-/// Without the store nobody can prove that it lives, and nobody is dead: once a
-/// leader is back, the same incarnation goes on.
+/// Without the store no process can prove that it is alive, and none is dead: once there
+/// is a leader again, the same incarnation goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_is_not_a_death() {
     let mut cluster = Cluster::start(3).await;
@@ -121,7 +121,7 @@ async fn an_outage_is_not_a_death() {
     let brief = &processes[3];
     let fence = brief.fence(generation).expect("it is alive");
 
-    // Two nodes of three: nobody leads, and no log time passes.
+    // Two nodes of three are down: there is no leader, and no log time passes.
     let (follower, leader) = cluster.follower_and_leader().await;
     cluster.pause(leader);
     cluster.pause(follower);
@@ -237,7 +237,7 @@ async fn a_spare_takes_the_place_of_the_dead_in_the_same_entry() {
     assert_eq!(spared.rank, Some(3));
 }
 
-/// All of them call at the same time; in their order, what each came to.
+/// All of them call at the same time; the results, in their order.
 async fn all_call<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     processes: &[Process],
     call: impl Fn(Process) -> F,
@@ -252,7 +252,7 @@ async fn all_call<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     came.into_iter().map(|(_, one)| one).collect()
 }
 
-/// What is the same for all.
+/// The result that is the same for all.
 fn one<T: PartialEq + std::fmt::Debug>(mut answers: Vec<Result<T, Error>>) -> T {
     let first = answers.remove(0).expect("an answer");
     for other in answers {
@@ -326,7 +326,7 @@ async fn enter(processes: &[Process]) -> u64 {
     one(entered.await).generation
 }
 
-/// All come to the exit, these with a failure.
+/// All arrive at the exit, these with a failure.
 async fn exit(processes: &[Process], block: u64, failures: &[(u32, &'static str)]) -> BlockVerdict {
     let exits = all_call(processes, |process| {
         let failure = failures.iter().find(|(failed, _)| *failed == process.id());
@@ -343,7 +343,7 @@ async fn a_block_has_its_verdict_at_its_exit_and_all_are_told_the_same() {
     let block = enter(&processes).await;
     let verdict = exit(&processes, block, &[]).await;
     assert!(verdict.succeeded && verdict.against.is_empty(), "{verdict:?}");
-    // A late exit hears it, too.
+    // A late exit gets it, too.
     let again = processes[0].exit("step", block, Ok(()), soon()).await.expect("a verdict");
     assert!(again.succeeded && again.against.is_empty(), "{again:?}");
 
@@ -353,7 +353,7 @@ async fn a_block_has_its_verdict_at_its_exit_and_all_are_told_the_same() {
     assert_eq!(verdict.against[0].process, 2);
     assert_eq!(block_failure(&verdict.against[0].why), "failed by disk full");
 
-    // One that failed does not wait for the others, and they hear of it.
+    // One that failed does not wait for the others, and they get its failure.
     let block = enter(&processes).await;
     processes[3].fail("step", block, "out of memory".to_owned()).await;
     let verdict = exit(&processes[..3], block, &[]).await;
@@ -485,7 +485,7 @@ async fn a_process_whose_own_minimum_is_not_met_leaves_and_says_so() {
         begun.iter().all(|one| one.as_ref().is_ok_and(|it| it.members.len() == 3)),
         "{begun:?}"
     );
-    // The others go on without it, and are told why it left.
+    // The others go on without it, and get the reason why it left.
     let next = advance_all(&processes[..2]).await;
     assert_eq!(next[0].dropped[0].process, 2);
     let DroppedWhy::Ended(cause) = &next[0].dropped[0].why else { panic!("{next:?}") };

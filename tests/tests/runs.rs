@@ -1,5 +1,5 @@
-//! Runs and jobs that are over: kept for a while, then gone; deleted by hand
-//! before that; named where there is no room.
+//! Runs and jobs that are over: kept for a while, then deleted; deleted by hand before
+//! that; named where there is no room.
 
 use holdfast_api::{Code, Condition, Limits, Name, Read, ReadOutcome, RunInfo, Until};
 use holdfast_client::{Client, Consistency};
@@ -107,14 +107,14 @@ async fn a_full_job_names_the_run_to_delete() {
     assert!(full.contains("`holdfast --job llm run delete r1`"), "{full}");
     cluster.cli_ok(&["--job", "llm", "run", "delete", "r1"]).await;
     assert_eq!(cluster.cli_ok(&["--job", "llm", "run", "open"]).await, "r3");
-    // The same by plain HTTP: which run it is stands in the refusal.
+    // The same by plain HTTP: the refusal names the run.
     let body = json!({"job": "llm"}).to_string();
     let refused = post("/v1/run/open", body).await;
     let refused = refused.expect("a node answers").json();
     assert_eq!(refused["refusal"]["quota_exceeded"]["oldest_ended"], "r2", "{refused}");
 }
 
-/// `holdfast --job JOB ARGUMENTS`, going on beside the test.
+/// `holdfast --job JOB ARGUMENTS`, running beside the test.
 fn beside(cluster: &mut Cluster, job: &str, arguments: &[&str]) -> Process {
     let mut command = binaries::command("holdfast");
     command.args(["--store", &cluster.list(), "--job", job]).args(arguments);
@@ -142,7 +142,7 @@ async fn a_watch_ends_with_its_run_and_says_so_or_goes_on_in_the_next() {
         assert_eq!(cluster.cli_ok(&["--job", "a", "run", "open"]).await, run);
         put(&cluster, run).await;
     }
-    // Whatever happened before the end is handed out before the end is told.
+    // Events before the end are delivered before the end is.
     let batch = watch.next().await.expect("the watch goes on").expect("a change");
     assert_eq!(batch.changes.len(), 1);
     let end = watch.next().await.expect("the end is told").expect_err("the run has ended");
@@ -181,7 +181,7 @@ async fn a_watch_ends_with_its_run_and_says_so_or_goes_on_in_the_next() {
             .map(|text| said.find(text).unwrap_or_else(|| panic!("{text} is missing: {said}")));
     assert!(places.is_sorted(), "{said}");
     again.kill();
-    // Of a run that is deleted it says that nothing can be shown.
+    // For a deleted run it prints that nothing can be shown.
     cluster.cli_ok(&["--job", "a", "run", "delete", "r2"]).await;
     let mut gap =
         beside(&mut cluster, "a", &["-o", "json", "kv", "watch", "--from", "1", "--follow-runs"]);
@@ -208,7 +208,7 @@ async fn whoever_came_before_the_job_finds_its_first_run_whatever_its_name() {
     let wait = Condition { key: "k".into(), until: Until::Exists };
     let wait = client.wait(job("trian"), vec![wait], soon());
     let opening = async {
-        // Not `default`, in which nobody writes.
+        // Not `default`, to which no client writes.
         eventually("both waits to be parked", async || {
             let waits = cluster.cli_ok(&["-o", "json", "waits"]).await;
             let waits: Value = serde_json::from_str(&waits).expect("a document");

@@ -1,4 +1,4 @@
-//! The disk of one node stalls: no error, no end, just nothing.
+//! The disk of one node stalls: no error, no end, no answer.
 
 use std::time::{Duration, Instant};
 

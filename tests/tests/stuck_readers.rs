@@ -1,5 +1,5 @@
-//! Those who read what the agent and `run` write: slow, gone, or waiting for its
-//! end. None of them holds up a job.
+//! Readers of the output of the agent and `run`: slow, gone, or waiting for its end. None
+//! of them holds up a job.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use tokio::net::TcpStream;
 use tokio::process::Child;
 use tokio::task::JoinSet;
 
-/// What is no TCPStore client: the agent closes it, and logs why.
+/// Not a TCPStore client: the agent closes it, and logs why.
 const GARBAGE: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
-/// A pipe into which nothing fits, as that of a launcher that does not read.
+/// A full pipe, as that of a launcher that does not read.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = pipe().expect("a pipe can be had");
     let size = fcntl(&writer, FcntlArg::F_GETPIPE_SZ).expect("a pipe has a size");
@@ -70,7 +70,7 @@ async fn an_agent_whose_log_nobody_reads_serves_on_and_says_later_what_was_dropp
     garbage(&address, 5_000).await;
     let mut store = TcpStore::connect(&address).await;
     assert_eq!(store.add("n", 1).await, 1);
-    // Now somebody reads.
+    // Now a reader starts.
     let read = std::thread::spawn(move || {
         let mut lines = BufReader::new(reader).lines().map_while(Result::ok);
         lines.find(|line| line.contains(" lines were dropped here"))
@@ -134,7 +134,7 @@ async fn a_launcher_that_reads_to_the_end_hears_of_each_command_by_itself() {
         assert_eq!(link.expect("the agent runs"), file);
     }
 
-    // From now on the second shows what the agent says.
+    // From now on the second shows the agent's log.
     garbage(&second.address, 1).await;
     second.agent.says("not VALIDATE").await;
     assert!(!second.agent.said().contains("run r of job ends is new"), "it was said before");

@@ -1,5 +1,5 @@
-//! A job whose host is suspended for longer than the store keeps what it hears
-//! nothing of: SIGSTOP here, the sleep of a laptop or of a virtual machine elsewhere.
+//! A job whose host is suspended for longer than the store keeps a silent client: SIGSTOP
+//! here, the sleep of a laptop or of a virtual machine elsewhere.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn a_suspended_job_goes_on_under_a_new_session() {
         rank.signal(Signal::SIGCONT);
         rank.order(&format!("word-{round}")).await;
         assert_eq!(rank.says(&format!("round {round}")).await, format!("word-{round}"));
-        // One that was connected before, and whose write has no answer.
+        // A client that was connected before, with an unanswered write.
         raw.set("k", b"v").await;
         assert_eq!(raw.get("k").await, b"v");
         assert_eq!(raw.add("n", 1).await, round + 1);

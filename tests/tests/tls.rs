@@ -40,7 +40,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("temporary folders have plain names")
 }
 
-/// `holdfast` with nothing but these arguments.
+/// `holdfast` with only these arguments.
 async fn holdfast(cluster: &Cluster, arguments: &[&str]) -> Ended {
     let mut command = binaries::command("holdfast");
     let timeout = ["--timeout", "5s"];
@@ -55,7 +55,7 @@ async fn everything_works_with_tls_and_nothing_without_it() {
     assert_eq!(cluster.cli_ok(&["kv", "get", "k"]).await.trim(), "v");
     cluster.cli_ok(&["doctor"]).await;
 
-    // A certificate stands for the token; an endpoint may say that it is secure.
+    // A certificate replaces the token; an endpoint may say that it is secure.
     let client = |file: &str| folder.join("client").join(file);
     let (ca, cert, key) = (client("ca.crt"), client("client.crt"), client("client.key"));
     let store = format!("https://{}", cluster.address(1));
@@ -116,7 +116,7 @@ async fn certificates_are_replaced_while_everything_runs() {
     let (mut cluster, folder) = secured().await;
     let cert = folder.join("node-1/tls.crt");
     let whole = std::fs::read_to_string(&cert).unwrap();
-    // Half of a copy changes nothing, and is complained about.
+    // Half of a copy changes nothing, and is reported.
     std::fs::write(&cert, &whole[..whole.len() / 2]).unwrap();
     cluster.process(1).says("the certificates read before stay in use").await;
     let credentials = cluster.credentials();
@@ -172,7 +172,7 @@ async fn a_node_whose_files_are_of_no_use_does_not_start() {
     }
 }
 
-/// More than there may be connections that nobody knows.
+/// More than the bound on unknown connections.
 const SILENT: usize = 1_100;
 
 #[tokio::test]
@@ -180,7 +180,7 @@ async fn handshakes_that_stop_do_not_keep_others_out() {
     let (mut cluster, _) = secured().await;
     let leader = cluster.leader().await;
     let address = cluster.address(leader).to_owned();
-    // The first bytes of a handshake, and nothing behind them.
+    // The first bytes of a handshake, and nothing after them.
     let begun = [0x16, 3, 1, 2, 0, 1];
     let mut silent = Vec::new();
     for n in 0..SILENT {

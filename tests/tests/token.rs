@@ -1,4 +1,4 @@
-//! The shared token: nobody gets in without it, and it can be replaced while
+//! The shared token: no client gets in without it, and it can be replaced while
 //! everything runs.
 
 use std::collections::VecDeque;
@@ -140,7 +140,7 @@ async fn a_token_is_replaced_while_everything_runs() {
     let mut store = TcpStore::connect(agent.address()).await;
     store.set("step", b"1").await;
 
-    // Both are accepted, then the new one is sent, then the old one is gone.
+    // Both are accepted, then the new one is sent, then the old one is removed.
     let admitted = async |cluster: &Cluster, tokens: [(&str, bool); 2]| {
         eventually("the nodes to have read the file", async || {
             for id in cluster.ids() {
@@ -166,7 +166,7 @@ async fn a_token_is_replaced_while_everything_runs() {
     admitted(&cluster, [(OLD, false), (NEW, true)]).await;
     cli(&cluster, &old, &["status"]).await.failed(1, &["--token-file"]);
 
-    // Nodes and agents find each other anew with the new one.
+    // Nodes and agents connect again with the new one.
     let shown = cli(&cluster, &new, &["-o", "json", "leader", "show"]).await;
     let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
     let leader = shown["leader"].as_u64().unwrap();
@@ -187,7 +187,7 @@ async fn nodes_of_different_tokens_do_not_found_a_cluster_together() {
     let mut second = cluster.command(2);
     second.args(["--token-file", text(&other)]);
     cluster.launch_as(2, second);
-    // Whichever asks first; the other then waits for it.
+    // The one that asks first; the other then waits for it.
     let first = eventually("a node to refuse", async || {
         [1, 2].into_iter().find(|id| cluster.process(*id).end().is_some())
     });
@@ -225,10 +225,10 @@ async fn beyond_loopback_a_node_needs_a_token_or_a_decision() {
     assert!(node.stop().await.success());
 }
 
-/// Descriptors of each node, and connections that say nothing or have no token.
+/// Descriptors of each node, and connections that send nothing or have no token.
 const DESCRIPTORS: usize = 800;
 const STRANGERS: usize = 2_000;
-/// How soon somebody with the token is served beside them.
+/// Bound on serving a client with the token at the same time.
 const SERVED_TIME_MAX: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -302,7 +302,7 @@ async fn a_foreign_name_is_refused_where_no_token_is_asked_for() {
             assert!(problem["detail"].as_str().unwrap().contains("--allow-host"), "{problem}");
         }
         assert_eq!(ask(host, "/metrics").await.status, 200, "{host}");
-        // What a page's WebSocket says.
+        // The headers of a page's WebSocket.
         let headers = [("host", host), ("connection", "Upgrade"), ("upgrade", "websocket")];
         let refused = http::send(cluster.address(1), Method::GET, "/v1/status", &headers, "").await;
         assert_eq!(refused.expect("an answer").status, 400, "{host}");

@@ -1,4 +1,4 @@
-//! PyTorch as it is, in front of a store whose leaders die.
+//! Unmodified PyTorch, in front of a store whose leaders die.
 
 use holdfast_tests::python::{python, script};
 use holdfast_tests::{Agent, Cluster, Script, Torch, binaries};
@@ -6,9 +6,9 @@ use holdfast_tests::{Agent, Cluster, Script, Torch, binaries};
 /// Kills after which a test that saw no replayed answer gives up.
 const ROUNDS_MAX: u32 = 15;
 
-/// Kills the leader while the program works, until a retry was answered from
-/// the session table. The program always has calls under way, and reports its
-/// progress in lines that begin with `word`.
+/// Kills the leader while the program works, until a retry was answered from the session
+/// table. The program always has calls in flight, and reports its progress in lines that
+/// begin with `word`.
 async fn kill_leaders(cluster: &mut Cluster, program: &mut Script, word: &str, rounds_min: u32) {
     let mut replayed = 0.0;
     for round in 1..=ROUNDS_MAX {
@@ -54,7 +54,7 @@ async fn a_job_trains_through_dying_leaders_and_can_be_run_again() {
     let mut cluster = Cluster::start(3).await;
     let mut first = job(&mut cluster, "first-run");
     kill_leaders(&mut cluster, &mut first, "step", 2).await;
-    // A group is formed while nobody leads.
+    // A group is formed while there is no leader.
     let leader = cluster.leader().await;
     cluster.kill(leader);
     first.order("group").await;
@@ -94,7 +94,7 @@ async fn a_multi_get_answers_as_much_as_the_limit_says_and_no_more() {
 
 /// Both back ends of PyTorch's client ask its own servers and the agent.
 async fn answers_are_those_of_pytorchs_servers(torch: &Torch) {
-    /// So many at least: operations that a version does not have are not asked.
+    /// At least this many: operations that a version lacks are not asked.
     const ANSWERS_MIN: u32 = 200;
     let mut cluster = Cluster::start(3).await;
     let with_libuv = Agent::start(&mut cluster, "libuv").await;
@@ -122,7 +122,7 @@ async fn the_agent_answers_as_the_servers_of_an_older_pytorch_do() {
     answers_are_those_of_pytorchs_servers(&torch).await;
 }
 
-/// What is meant to differ stands in the documents, by the same name.
+/// Intended differences stand in the documents, by the same name.
 #[test]
 fn intended_differences_are_documented() {
     let mut listing = std::process::Command::new("python3");

@@ -1,5 +1,5 @@
-//! A SET has no answer. Once it has returned, every operation that comes to the
-//! agent over another connection sees it, whoever leads.
+//! A SET has no answer. Once it has returned, every operation that comes to the agent
+//! over another connection sees it, whichever node leads.
 
 use holdfast_tests::{Agent, Cluster, Script, TcpStore, binaries, python};
 use tokio::task::JoinSet;
@@ -27,7 +27,7 @@ fn keep_busy(address: &str) -> JoinSet<()> {
     busy
 }
 
-/// What one connection has set, another one asks for in each of its ways.
+/// A key set on one connection is read by another, by each operation that can.
 async fn set_and_ask(writer: &mut TcpStore, reader: &mut TcpStore, round: u64) {
     let (key, value) = (format!("k{round}"), format!("{round}"));
     writer.set(&key, b"before").await;
@@ -41,7 +41,7 @@ async fn set_and_ask(writer: &mut TcpStore, reader: &mut TcpStore, round: u64) {
             assert_eq!(found, b"swapped", "round {round}");
         }
         _ => {
-            // Who set last wins, whatever its connection.
+            // The last SET wins, whatever its connection.
             reader.check(&[&key]).await;
             reader.set(&key, b"after").await;
             assert_eq!(writer.get_now(&key).await, b"after", "round {round}");
@@ -68,8 +68,8 @@ async fn what_was_set_is_seen_over_any_other_connection() {
     drop(busy);
 }
 
-/// Pipelined writes and questions of both sides, on the same keys, in every
-/// order: nobody waits for ever.
+/// Pipelined writes and reads on both sides, on the same keys, in every order: no client
+/// waits for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_do_not_wait_for_answers_do_not_stop_each_other() {
     const KEYS: u64 = 3;
@@ -100,7 +100,7 @@ async fn clients_that_do_not_wait_for_answers_do_not_stop_each_other() {
     }
 }
 
-/// Rank 0 sets, a collective tells the others, and they ask.
+/// Rank 0 sets, a collective notifies the others, and they ask.
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_of_pytorch_find_what_a_collective_told_them_of() {
     let mut cluster = Cluster::start(3).await;

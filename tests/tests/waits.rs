@@ -1,4 +1,4 @@
-//! Who waits for what, as operators see it.
+//! Waiting processes and their causes, as operators see them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use holdfast_client::Deadline;
 use holdfast_tests::{Agent, Cluster, Process, Script, TcpStore, binaries, eventually};
 use serde_json::Value;
 
-/// What a command prints with `-o json`.
+/// Output of a command with `-o json`.
 async fn json(cluster: &Cluster, arguments: &[&str]) -> Value {
     let printed = cluster.cli_ok(&[&["-o", "json"], arguments].concat()).await;
     serde_json::from_str(&printed).expect("JSON was asked for")
@@ -25,8 +25,8 @@ async fn groups(cluster: &Cluster, job: &str, count: usize) -> Vec<Value> {
     .await
 }
 
-/// The only group of a job, once its agent has told which process waits: that
-/// somebody waits is known before.
+/// The only group of a job, once its agent has reported the waiting process: the wait
+/// itself is known before.
 async fn told_group(cluster: &Cluster, job: &str) -> Value {
     eventually(&format!("the process that waits in job {job}"), async || {
         let group = groups(cluster, job, 1).await.remove(0);
@@ -61,7 +61,7 @@ async fn a_blocked_wait_is_shown_with_its_process_through_a_failover() {
     assert!(group["blocked_ms"].as_u64() >= before, "since it began, not since the failover");
     cluster.restart(leader).await;
 
-    // Agents tell a new leader of themselves, each in its own time.
+    // Agents report to a new leader, each in its own time.
     let listed = eventually("the agent to be listed with both connections", async || {
         let agents = json(&cluster, &["--job", "waiting", "agent", "list"]).await;
         let listed = agents["agents"][0].clone();
@@ -90,7 +90,7 @@ async fn without_a_majority_it_is_said_which_voters_are_missing_and_who_waits_st
     let mut waiter = TcpStore::connect(agent.address()).await;
     waiter.start_wait(&["missing"]).await;
     told_group(&cluster, "waiting").await;
-    // One who watches must not take it for quiet.
+    // A watcher must not take it for quiet.
     let mut watch = binaries::command("holdfast");
     watch.args(["--store", &cluster.list(), "--job", "waiting", "kv", "watch"]);
     let log = cluster.keep_log("watch");
@@ -161,7 +161,7 @@ async fn a_wait_without_an_agent_is_shown_too() {
     }
 }
 
-/// An agent's first connections may wait before it has told anything.
+/// An agent's first connections may wait before its first report.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_from_before_the_first_report_of_its_agent_is_shown_once() {
     let cluster = Cluster::start(1).await;
@@ -219,8 +219,8 @@ async fn a_wait_from_before_the_first_report_of_its_agent_is_shown_once() {
     }
 }
 
-/// Clients that ask once a second for a key that is absent cost one read a
-/// second together, whenever they began.
+/// Clients that ask once a second for an absent key cost one read a second together,
+/// whenever they began.
 #[tokio::test(flavor = "multi_thread")]
 async fn polls_of_one_host_become_one_read() {
     const RANKS: u32 = 6;

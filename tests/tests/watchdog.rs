@@ -1,4 +1,4 @@
-//! Processes that fall silent: told, asked to end, ended, and when not.
+//! Processes that fall silent: reported, asked to end, ended, and when not.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ async fn start(cluster: &mut Cluster) -> (Agent, std::path::PathBuf) {
     (agent, control)
 }
 
-/// What the cluster knows of a process's end; null while it lives.
+/// The cluster's record of a process's end; null while it is alive.
 async fn end_of(cluster: &Cluster, process: u32) -> Value {
     let list = ["-o", "json", "--job", "train", "processes"];
     let all: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
@@ -50,7 +50,7 @@ async fn a_process_that_is_frozen_is_ended_and_the_others_go_on() {
     for script in [&mut lively, &mut frozen] {
         script.order("roll first").await;
     }
-    // By then its agent has heard of its limits.
+    // By then its agent knows its limits.
     frozen.says("rolled first 0,1").await;
     lively.order("roll r").await;
     frozen.signal(Signal::SIGSTOP);
@@ -128,7 +128,7 @@ async fn pauses_and_critical_sections_hold_the_watchdog_up_but_not_for_ever() {
         })
         .await;
     }
-    // What it asks for has an end of its own.
+    // A critical section has a time limit of its own.
     let mut last = trainer(&mut cluster, &control, 3, "1000,5000,500").await;
     last.order("critical 8000").await;
     last.order("ping").await;

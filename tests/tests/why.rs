@@ -1,4 +1,4 @@
-//! Why a job waits, as operators are told: leases, processes and rounds made
+//! Why a job waits, as operators see it: leases, processes and rounds made
 //! over plain HTTP, looked at with the command line.
 
 use holdfast_tests::command::{COMES, Command};
@@ -193,8 +193,7 @@ async fn why_is_said_again_when_something_happens_also_through_a_failover() {
     assert!(said.contains("holdfast --job NAME why --follow"), "{said}");
 }
 
-/// What `why` says of the first of the jobs that are alive, without being told
-/// which.
+/// The report of `why` on the first of the live jobs, without naming one.
 async fn first_job(cluster: &Cluster) -> Value {
     let told: Value = serde_json::from_str(&cluster.cli_ok(&["-o", "json", "why"]).await)
         .expect("JSON was asked for");
@@ -294,7 +293,7 @@ async fn a_job_or_a_run_that_does_not_exist_is_refused_with_the_nearest_name() {
         let wanted = "job train has no run defautl; is default meant?";
         assert!(refused.contains(wanted), "{command:?}: {refused}");
     }
-    // Nobody named the job of whoever has just begun.
+    // A new user names no job.
     assert!(cluster.cli_ok(&["waits"]).await.starts_with("nobody waits"));
     cluster.cli_ok(&["kv", "list"]).await;
     let nothing = cluster.cli_ok(&["why"]).await;

@@ -1,5 +1,5 @@
-//! A trainer that survives the loss of any rank: it agrees with the others on
-//! who is alive before each iteration, and on when to stop.
+//! A trainer that survives the loss of any rank: it agrees with the others on the
+//! live processes before each iteration, and on when to stop.
 //!
 //! ```sh
 //! export HOLDFAST_STORE=127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003 HOLDFAST_JOB=example WORLD_SIZE=4
@@ -25,7 +25,7 @@ use holdfast_trainer_shim::{
 /// Iterations after which this trainer is content, if `ITERATIONS` is not set.
 const ITERATIONS: u64 = 20;
 
-/// How long the others are waited for within an iteration. Whoever is new waits
+/// How long the others are waited for within an iteration. A new process waits
 /// in the next one already.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -46,8 +46,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let iterations = env::var("ITERATIONS").map_or(Ok(ITERATIONS), |count| count.parse())?;
     loop {
-        // Returns when everybody who is alive has come, with the same answer
-        // for all: the iteration, its members and their ranks.
+        // Returns when every live process has arrived, with the same answer for
+        // all: the iteration, its members and their ranks.
         let begun = process.advance(None, Deadline::never()).await?;
         println!(
             "iteration {}: rank {:?} of {}, {} lost",
@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         match train(&process, &begun, iterations).await {
             Ok(true) => break,
             Ok(false) => {}
-            // Somebody has joined, is slow, or waits in the next iteration
+            // A process has joined, is slow, or waits in the next iteration
             // already: all meet there.
             Err(error) if error.is_retryable() => println!("{error}"),
             Err(error) => return Err(error.into()),
@@ -70,7 +70,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One iteration. Answers whether all of its members are content.
+/// Runs one iteration. Returns whether all of its members are content.
 async fn train(
     process: &Process,
     begun: &Iteration,
@@ -80,7 +80,7 @@ async fn train(
     tokio::time::sleep(Duration::from_millis(100)).await;
     let live = process.live_processes("trained", Among::Active, Deadline::after(PATIENCE)).await?;
     if live.members != begun.members {
-        // What somebody has lost has to be done again.
+        // Work that any process has lost has to be done again.
         return Ok(false);
     }
     let content = if begun.iteration >= iterations { "yes" } else { "no" };

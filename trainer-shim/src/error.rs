@@ -7,7 +7,7 @@ use holdfast_api::{
     Refusal, Role, RoundFailure, SpecMismatch,
 };
 
-/// Why a verb failed. Each says what is known and what to do next.
+/// Why a verb failed. Each text has the known facts and what to do next.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The cluster refused, or could not be reached in time.
@@ -17,7 +17,7 @@ pub enum Error {
     /// with a new incarnation.
     #[error("{refusal}")]
     Fenced {
-        /// Who decided it, at which revision, and why.
+        /// The decision, its revision and its cause.
         refusal: Box<Refusal>,
     },
     /// The lease has ended: all its processes are fenced.
@@ -28,9 +28,9 @@ pub enum Error {
         /// Id of the lease.
         lease: LeaseId,
     },
-    /// The store has not confirmed the lease for so long that nobody can say
-    /// whether this incarnation lives. That is no end: it may, and the same call
-    /// can succeed once the store answers.
+    /// The store has not confirmed the lease for so long that it is unknown
+    /// whether this incarnation is alive. That is no end: it may be, and the same
+    /// call can succeed once the store answers.
     #[error(
         "the store has not confirmed for too long that process {process} (incarnation {incarnation}) lives: \
          write nothing in its name until a later call succeeds"
@@ -52,7 +52,7 @@ pub enum Error {
         whose: Option<(ProcessId, Incarnation)>,
         /// Id of the lease.
         lease: LeaseId,
-        /// What was heard last.
+        /// The last error.
         reason: String,
     },
     /// There is no agent, or it does not take this program.
@@ -73,16 +73,16 @@ pub enum Error {
     RoundFailed {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// Who was missing, since when, where, in which state.
+        /// The missing processes, since when, where, in which state.
         failure: Box<RoundFailure>,
     },
-    /// The round cannot close without somebody who waits in an advance, or the
+    /// The round cannot close without a process that waits in an advance, or the
     /// caller has gone to one itself. The call is void; call advance.
     #[error("round {round} cannot close without {}; call advance, too", advancing(failure))]
     Regroup {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// Who waits in the advance.
+        /// The processes that wait in the advance.
         failure: Box<RoundFailure>,
     },
     /// The held generation was revoked that the round builds on. The call is void;
@@ -97,12 +97,12 @@ pub enum Error {
         /// When and why.
         failure: Box<RoundFailure>,
     },
-    /// Those who arrived at a held round want different things. The call is void.
+    /// Processes at a held round want different things. The call is void.
     #[error("round {round} cannot close: its processes want different things{}", specs(failure))]
     SpecMismatch {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// What most want, and who wants something else.
+        /// What most want, and the processes that want something else.
         failure: Box<RoundFailure>,
     },
     /// The job of a standby is over: its last member has left in order. Leave.
@@ -113,8 +113,8 @@ pub enum Error {
         /// The round in which it waited.
         round: Blob,
     },
-    /// The round closed with fewer members than this process said at its
-    /// registration that it needs. It has left.
+    /// The round closed with fewer members than this process requires by its
+    /// registration. It has left.
     #[error(
         "round {round} closed with {members} members, and this process was registered with members_min {members_min}: it has left; give all processes of a job the same numbers"
     )]
@@ -146,7 +146,7 @@ pub enum Error {
     Withdrawn {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// Who was missing shortly before, if the cluster could be asked.
+        /// Processes missing shortly before, if the cluster could be asked.
         waited_for: Option<Box<RoundFailure>>,
     },
     /// The caller's deadline passed, and the cluster could not be asked whether
@@ -161,7 +161,7 @@ pub enum Error {
     /// The token of an incarnation that is over, or never was.
     #[error("the fence {fence} is void: {why}; whoever holds it must stop writing")]
     Void {
-        /// The token.
+        /// Token that was checked.
         fence: Box<Fence>,
         /// Why.
         why: String,
@@ -169,9 +169,9 @@ pub enum Error {
     /// A file could not be put in its place.
     #[error("cannot replace {}: {reason}", path.display())]
     File {
-        /// The file.
+        /// File that was to be replaced.
         path: PathBuf,
-        /// The system's.
+        /// The system's error.
         reason: String,
     },
     /// The host's handle was closed.
@@ -184,13 +184,13 @@ pub enum Error {
     Unexpected {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// What was asked for.
+        /// Kind of round that the call needs.
         expected: &'static str,
     },
 }
 
 impl Error {
-    /// What kind of error; stable.
+    /// Stable code of the error.
     pub fn code(&self) -> Code {
         match self {
             Error::Client(error) => error.code(),
@@ -319,7 +319,7 @@ fn specs(failure: &RoundFailure) -> String {
     format!(": most want {most:?}, but {}{more}", named.join(", "))
 }
 
-/// Who waits in an advance.
+/// The processes that wait in an advance, in words.
 fn advancing(failure: &RoundFailure) -> String {
     match failure.missing_count {
         0 => "somebody who has gone to an advance".to_owned(),

@@ -1,18 +1,18 @@
-//! What a program failed by, in a few words: its exception's type and text.
+//! The exception of a program, in a few words: its type and text.
 
 use holdfast_api::{AgainstWhy, Blob};
 
-/// Most bytes of an exception that others are told.
+/// Most bytes of an exception that are sent to the others.
 pub const EXCEPTION_BYTES_MAX: usize = 200;
 
 /// Ends a text that was cut.
 const CUT: char = '…';
 
-/// An exception as others are told it: one line, at most
+/// An exception as it is sent to the others: one line, at most
 /// [`EXCEPTION_BYTES_MAX`] bytes.
 pub fn in_short(text: &str) -> String {
     let mut short = String::new();
-    // A word more than fits shows that something is left out.
+    // One word more than fits shows that something is left out.
     for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty())
     {
         if !short.is_empty() {
@@ -31,7 +31,7 @@ pub fn in_short(text: &str) -> String {
     short
 }
 
-/// What a process says of its atomic block at the exit.
+/// Payload of a process at the exit of its atomic block.
 pub(crate) fn exit_payload(ended: &Result<(), String>) -> Blob {
     let payload = match ended {
         Ok(()) => "succeeded".to_owned(),

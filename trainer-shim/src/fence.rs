@@ -1,4 +1,4 @@
-//! Proof that an incarnation is alive, and files that only the living replace.
+//! Proof that an incarnation is alive, and files that only a live one replaces.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +13,9 @@ use crate::process::Process;
 
 impl Process {
     /// A token for `generation`, while it is certain that this incarnation's
-    /// lease holds. Asks nobody. If it is not certain, the error says which: a
-    /// decision in the log ([`Error::Fenced`], [`Error::LeaseLost`]), or a store
-    /// that does not answer ([`Error::StoreLost`]).
+    /// lease holds. Sends no request. If it is not certain, the error says which:
+    /// a decision in the log ([`Error::Fenced`], [`Error::LeaseLost`]), or a
+    /// store that does not answer ([`Error::StoreLost`]).
     pub fn fence(&self, generation: Generation) -> Result<Fence, Error> {
         let host = self.host();
         let (process, incarnation) = (self.id(), self.incarnation());
@@ -35,14 +35,14 @@ impl Process {
     }
 
     /// Asks the cluster whether a token of any process holds. If not, the error
-    /// is [`Error::Void`] and says why.
+    /// is [`Error::Void`] with the reason.
     pub async fn check(&self, fence: &Fence, deadline: Deadline) -> Result<(), Error> {
         let after = fence.process.checked_sub(1);
         let read = Read::Processes { scope: fence.scope(), after, limit: 1 };
         let found = match self.read(read, deadline).await {
             Ok(ReadOutcome::Processes { processes, .. }) => processes,
             Ok(_) => return Err(unexpected("processes")),
-            // Nobody lives where there is no run.
+            // Without a run, no process is alive.
             Err(error) if matches!(error.code(), Code::JobNotFound | Code::RunNotFound) => {
                 Vec::new()
             }
@@ -58,9 +58,9 @@ impl Process {
     /// renamed only while a token of this incarnation holds, by the cluster and by the
     /// clock of this host. Otherwise `path` stays as it was.
     ///
-    /// An incarnation that is ended between the look and the rename (superseded, evicted,
-    /// or stopped for longer than its lease lasts) still renames. Who must exclude
-    /// that names files by the token, and reads the one with the largest.
+    /// An incarnation that is ended between the check and the rename (superseded, evicted, or
+    /// stopped for longer than its lease lasts) still renames. To exclude that, name files by the
+    /// token, and read the one with the largest.
     pub async fn replace_file(
         &self,
         written: &Path,

@@ -1,10 +1,10 @@
 //! Rounds that are held: communicators and locks, as a program uses them.
 //!
 //! [`Process::form`] and [`Process::advance_held`] arrive at a held round, and
-//! answer with the generation that this process holds from then on, together
-//! with what all its members brought, in rank order. [`Process::hold_of`] tells
-//! when that generation must not be used any more. What a program does then is
-//! its own: stop, arrive again, or [`Process::release`] and leave.
+//! answer with the generation that this process holds from then on, together with
+//! what all its members brought, in rank order. [`Process::hold_of`] reports when
+//! that generation must not be used any more. The program decides what to do
+//! then: stop, arrive again, or [`Process::release`] and leave.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl Holding {
     }
 }
 
-/// What this process holds from now on.
+/// A generation that this process holds from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Formed {
     /// The generation that is held: unique in the job, for good.
@@ -75,18 +75,18 @@ pub struct Formed {
     pub witness: Revision,
     /// Its members with a rank, in rank order.
     pub members: Vec<holdfast_api::Member>,
-    /// What each of them brought, in rank order; empty if it is held again.
+    /// Handle of each member, in rank order; empty if it is held again.
     pub handles: Vec<Blob>,
-    /// The caller's rank; none = it is no member.
+    /// The caller's rank; `None` = it is no member.
     pub rank: Option<u32>,
 }
 
-/// What is known of a generation that this process holds.
+/// State of a generation that this process holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HoldState {
     /// It must not be used any more.
     pub revoked: Option<Revocation>,
-    /// Somebody waits who is no member: the revision at which that began.
+    /// A non-member waits: the revision at which that began.
     pub newcomer: Option<Revision>,
     /// The lease that this process is attached to is over: stop at once.
     pub lease_lost: bool,
@@ -107,9 +107,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
 impl Process {
     /// Arrives at the held round `group`: returns when all of `among` have, and
-    /// nobody holds another generation of it any more. `holds` is the generation
-    /// that runs here, intact and ready; 0 = none does. `handle` is what the
-    /// others must know of this process, at most 64 KiB.
+    /// no process holds another generation of it any more. `holds` is the
+    /// generation that runs here, intact and ready; 0 = none does. `handle` is
+    /// what the others must know of this process, at most 64 KiB.
     ///
     /// From the arrival on nothing of what is held may run, unless the outcome is
     /// that very generation.
@@ -137,8 +137,8 @@ impl Process {
     }
 
     /// The next iteration of the job, whose ranks hold a generation together: as
-    /// [`Process::advance`] and [`Process::form`] in one round. Nothing is held if
-    /// nobody should go on.
+    /// [`Process::advance`] and [`Process::form`] in one round. Nothing is held if the job is to
+    /// stop.
     pub async fn advance_held(
         &self,
         holding: &Holding,
@@ -162,8 +162,8 @@ impl Process {
         Ok((iteration, formed))
     }
 
-    /// A lock: returns when this process holds it, and nobody else does. It is
-    /// given on by [`Process::release`], or by the end of this process.
+    /// A lock: returns when this process alone holds it. It passes on with
+    /// [`Process::release`], or the end of this process.
     pub async fn lock(&self, name: &str, deadline: Deadline) -> Result<Formed, Error> {
         let holding = Holding { form_max: Duration::ZERO, ..Holding::default() };
         let terms = Terms {
@@ -189,7 +189,7 @@ impl Process {
         let formed = formed?.ok_or_else(|| other(&closed, "a lock"))?;
         let holders = formed.members.len();
         if holders > 1 {
-            // Somebody has asked for its round with other terms.
+            // Another process has opened its round with other terms.
             self.release(formed.generation, deadline).await?;
             return Err(refused(format!(
                 "{name} was given to {holders} processes at once: its round was opened by something that is no lock; \
@@ -253,21 +253,20 @@ impl Process {
     ) -> Result<(), Error> {
         let (told, heard) = oneshot::channel();
         let process = self.clone();
-        // Whoever takes it again waits for that.
+        // A later arrival of this process at these rounds waits for that.
         let rounds = self.host().rounds_held(self.id(), generation);
         let giving_back: Vec<GivingBack> =
             rounds.into_iter().map(|round| self.giving_back(round)).collect();
         self.host().spawn(async move {
             let released = process.release(generation, deadline).await;
             drop(giving_back);
-            // Nobody may be there to hear it.
+            // The receiver may be gone.
             let _ = told.send(released);
         });
         heard.await.unwrap_or(Err(Error::Closed))
     }
 
-    /// The generation must not be used any more, by anybody. `reason`: at most 256
-    /// bytes.
+    /// Revokes the generation for all its holders. `reason`: at most 256 bytes.
     pub async fn revoke(
         &self,
         generation: Generation,
@@ -286,8 +285,8 @@ impl Process {
         self.host().shared.pending.lock().hold_of(generation)
     }
 
-    /// From before the arrival on this process may hold something: whatever
-    /// becomes of the call, its end lets go of it.
+    /// From before the arrival on this process may hold something: the end of the
+    /// call lets go of it, also without an outcome.
     async fn arrive_at_held(&self, call: Call) -> Result<Arc<Closed>, Error> {
         let whose = (self.id(), call.round.clone());
         self.given_back(&whose, call.deadline).await?;
@@ -301,8 +300,8 @@ impl Process {
         arrived
     }
 
-    /// A call at a held round is given up, and nobody has heard what came of it. No
-    /// other call of this process at that round goes out before that is known.
+    /// A call at a held round is given up before its outcome is known. Until it is known, no other
+    /// call of this process at that round goes out.
     pub(crate) fn giving_back(&self, round: Blob) -> GivingBack {
         let whose = (self.id(), round);
         self.host().shared.given_up.send_if_modified(|given_up| given_up.insert(whose.clone()));
@@ -356,7 +355,7 @@ impl Process {
         Scope { job: self.host().scope().job.clone(), run: None }
     }
 
-    /// What a held round came to; none if nobody is to go on.
+    /// The result of a held round; `None` if the job is to stop.
     async fn formed(
         &self,
         closed: &Arc<Closed>,
@@ -417,8 +416,8 @@ impl Drop for GivingBack {
     }
 }
 
-/// A generation that is held, of which the caller has not heard yet. Dropped, it is
-/// released; no other call at its round goes out before.
+/// A held generation that the caller does not know yet. Dropped, it is released; no other call at
+/// its round goes out before.
 struct Taken {
     process: Process,
     round: Blob,

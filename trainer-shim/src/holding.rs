@@ -1,5 +1,5 @@
-//! What the processes of this program hold, by rounds: what it watches over itself
-//! for, and what it must let go of.
+//! Generations held by the processes of this program, by rounds: the reason to watch over itself,
+//! and what it must let go of.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::self_fence;
 
 impl Host {
-    /// What a process holds of a round; 0 = maybe something.
+    /// Generation that a process holds of a round; 0 = maybe something.
     pub(crate) fn holds_of(&self, whose: &(ProcessId, Blob)) -> Option<Generation> {
         self.shared.holding.lock().get(whose).copied()
     }
@@ -30,7 +30,7 @@ impl Host {
         such.map(|((_, round), _)| round.clone()).collect()
     }
 
-    /// As before an arrival that came to nothing, unless that was let go of since.
+    /// As before an arrival without an outcome, unless that was let go of since.
     pub(crate) fn restore(&self, whose: (ProcessId, Blob), before: Option<Generation>) {
         let is_there = self.shared.holding.lock().contains_key(&whose);
         if is_there {
@@ -38,8 +38,8 @@ impl Host {
         }
     }
 
-    /// What a process holds of a round from now on: this program watches over
-    /// itself.
+    /// Sets the generation that a process holds of a round: this program watches
+    /// over itself.
     pub(crate) fn hold(&self, whose: (ProcessId, Blob), generation: Option<Generation>) {
         let mut holding = self.shared.holding.lock();
         match generation {
@@ -58,7 +58,7 @@ impl Host {
         self.shared.holding.lock().keys().any(|(holder, _)| *holder == process)
     }
 
-    /// A process holds a generation no more; 0 = it holds nothing.
+    /// A process no longer holds a generation; 0 = it holds nothing.
     pub(crate) fn let_go(&self, process: ProcessId, released: Generation) {
         self.shared.holding.lock().retain(|(holder, _), generation| {
             *holder != process || released != 0 && *generation != released

@@ -1,5 +1,5 @@
 //! Where the processes of a program are attached: their registration, and what
-//! is told of them.
+//! the feed says of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -46,11 +46,11 @@ const FEEDS_MAX: usize = 4_096;
 /// How a process joins.
 #[derive(Debug, Clone, Default)]
 pub struct Join {
-    /// Its number; none = the next above all that the run ever used.
+    /// Its number; `None` = the next above all that the run ever used.
     pub process: Option<ProcessId>,
     /// Whether it counts in rounds (active) or waits to be promoted.
     pub role: Role,
-    /// What it says of itself.
+    /// Labels that it reports of itself.
     pub labels: Labels,
     /// The numbers that it gives to rounds over all active processes.
     pub policy: Policy,
@@ -60,17 +60,17 @@ pub struct Join {
     /// that this one takes its place: after a kill it lasts as long as its
     /// lease. None = it is refused at once.
     pub patience: Option<Deadline>,
-    /// What the agent does when the process falls silent. Without an agent
-    /// nobody watches.
+    /// What the agent does when the process falls silent. Without an agent there
+    /// is no watchdog.
     pub watchdog: Watchdog,
-    /// What is done when the agent says that it is silent.
+    /// Called when the agent reports that it is silent.
     pub on_silence: Option<Hook>,
-    /// Tells how the program's main thread is doing.
+    /// Reports how the program's main thread is doing.
     pub main_thread: Option<MainThread>,
 }
 
-/// What the processes of this program are attached to: a lease of its own, or
-/// that of its host's agent. Cheap to clone.
+/// The lease of this program's processes: one of its own, or that of its host's
+/// agent. Cheap to clone.
 #[derive(Clone)]
 pub struct Host {
     pub(crate) shared: Arc<Shared>,
@@ -81,25 +81,24 @@ pub(crate) struct Shared {
     pub lease: LeaseId,
     pub pending: Mutex<Pending>,
     link: Link,
-    /// Why the store does not answer; none while it does.
+    /// Why the store does not answer; `None` while it does.
     outage: watch::Sender<Option<String>>,
-    /// Of the agent's lease; that of an own one is its own.
+    /// Validity of the agent's lease; `None` with a lease of its own, which has it.
     validity: Option<Validity>,
     /// The processes that the agent watches.
     watched: Mutex<Vec<Arc<Vitals>>>,
     /// Something has changed about one of them.
     changed: Arc<Notify>,
-    /// What the processes of this program hold, by rounds; 0 = maybe something: an
-    /// arrival is under way, or nobody heard what it came to.
+    /// What the processes of this program hold, by rounds; 0 = maybe something: an arrival is in
+    /// progress, or its outcome was lost.
     pub holding: Mutex<BTreeMap<(ProcessId, Blob), Generation>>,
-    /// Calls at held rounds that were given up, until it is known what they came to.
+    /// Calls at held rounds that were given up, until their outcome is known.
     pub given_up: watch::Sender<BTreeSet<(ProcessId, Blob)>>,
     /// When a process that has ended for the cluster, and holds something, is to be
     /// ended with this program, which has no agent.
     pub dies_at: Mutex<Option<Duration>>,
     /// Whether this program watches over what it holds.
     pub fences: AtomicBool,
-    /// Of the agent's lease; that of an own one is its own.
     store_lost_max: Duration,
     /// True once nothing is delivered any more.
     pub over: watch::Sender<bool>,
@@ -143,7 +142,7 @@ impl Host {
     }
 
     /// Joins the agent of this host, at its control socket: its lease is that of
-    /// this program's processes, and it tells the cluster of their death within
+    /// this program's processes, and it reports their death to the cluster within
     /// milliseconds. `wanted` names the job and the run that are meant, if that
     /// matters.
     ///
@@ -196,7 +195,7 @@ impl Host {
         Host { shared: Arc::new(shared) }
     }
 
-    /// The lease.
+    /// Number of the lease.
     pub fn lease(&self) -> LeaseId {
         self.shared.lease
     }
@@ -206,7 +205,7 @@ impl Host {
         &self.shared.scope
     }
 
-    /// The run's name.
+    /// Name of the run, unique within its job.
     pub fn run(&self) -> Option<&Name> {
         self.shared.scope.run.as_ref()
     }
@@ -227,13 +226,13 @@ impl Host {
     /// Returns when the lease is over.
     pub async fn ended(&self) {
         let mut over = self.shared.over.subscribe();
-        // The sender lives as long as this handle.
+        // The sender exists as long as this handle.
         let _ = over.wait_for(|over| *over).await;
     }
 
-    /// Registers a new incarnation. If the process was there before, that incarnation
-    /// is replaced: it must have ended, or, where programs share the lease of an
-    /// agent, be this one's own, unless `takeover` says otherwise.
+    /// Registers a new incarnation. An earlier incarnation of the process is replaced: it must
+    /// have ended, or, where programs share the lease of an agent, be this one's own, unless
+    /// `takeover` is set.
     pub async fn join(&self, join: Join) -> Result<Process, Error> {
         let Join { process, role, labels, policy, takeover, patience, .. } = join;
         let nonce = nonce();
@@ -280,7 +279,7 @@ impl Host {
                     if !self.ended_by(held, patience, &mut notices).await? {
                         return Err(error);
                     }
-                    // An agent hears of the end a moment later.
+                    // The agent receives the end a moment later.
                     tokio::time::sleep(REGISTER_PAUSE).await;
                 }
                 _ => return Err(error),
@@ -288,8 +287,8 @@ impl Host {
         }
     }
 
-    /// Registers an incarnation, and ends it if nobody waits for it any more when it
-    /// begins: rounds would wait for it for ever.
+    /// Registers an incarnation, and ends it if its caller is gone when it begins: rounds would
+    /// wait for it for ever.
     async fn register(&self, command: ProcessCommand, deadline: Deadline) -> Result<Answer, Error> {
         let (tell, told) = oneshot::channel();
         let (host, command) = (self.clone(), Command::Process(command));
@@ -310,7 +309,7 @@ impl Host {
                 tracing::debug!(%error, "a life that nobody waited for was not ended");
             }
         });
-        // It ends without a word with the host alone.
+        // Only the end of the host ends it silently.
         let scope = self.shared.scope.clone();
         let what = format!("registering in {}", waiting::place(&scope));
         let host = self.clone();
@@ -326,12 +325,11 @@ impl Host {
         saying(&what, self.outage(), asking, told).await.unwrap_or(Err(Error::Closed))
     }
 
-    /// Gives signs of this incarnation from now on: the first before anything else that
-    /// it says.
+    /// Sends heartbeats of this incarnation from now on: the first before any other message of it.
     fn watch(&self, vitals: Arc<Vitals>) {
         {
             let mut watched = self.shared.watched.lock();
-            // Of those before nobody holds a handle any more.
+            // Earlier ones without a handle are dropped.
             watched.retain(|known| Arc::strong_count(known) > 1);
             watched.push(vitals);
         }
@@ -380,8 +378,8 @@ impl Host {
         }
     }
 
-    /// Tells the cluster that processes of this host ended, all of them in one
-    /// entry.
+    /// Reports to the cluster that processes of this host ended, all of them in
+    /// one entry.
     pub async fn end(&self, ends: BTreeMap<(ProcessId, Incarnation), Cause>) -> Result<(), Error> {
         let end = |((process, incarnation), cause)| ProcessEnd {
             process,
@@ -395,8 +393,8 @@ impl Host {
         Ok(())
     }
 
-    /// Stops renewing and reading, without a word to the cluster: what happens
-    /// to a host that loses its network. For tests and for chaos.
+    /// Stops renewing and reading, without notice to the cluster: as on a host
+    /// that loses its network. For tests and for chaos.
     pub fn freeze(&self) {
         if let Link::Own(lease) = &self.shared.link {
             lease.freeze();
@@ -404,8 +402,8 @@ impl Host {
         self.shared.stop.cancel();
     }
 
-    /// Gives the lease back, or leaves the agent: whatever this program has
-    /// still registered ends.
+    /// Gives the lease back, or leaves the agent: processes of this program that
+    /// are still registered end.
     pub async fn close(self) {
         match &self.shared.link {
             Link::Own(lease) => lease.close().await,
@@ -440,7 +438,7 @@ impl Host {
         &self.shared.link
     }
 
-    /// Why the store does not answer; none while it does.
+    /// Why the store does not answer; `None` while it does.
     pub(crate) fn outage(&self) -> watch::Receiver<Option<String>> {
         self.shared.outage.subscribe()
     }
@@ -463,7 +461,7 @@ impl Host {
         self.finish(Ending::LeaseLost { lease: lease.id() });
     }
 
-    /// Hears the agent out. What it tells is delivered only while it is certain
+    /// Reads the agent's messages. They are delivered only while it is certain
     /// that its lease holds.
     async fn listen(self, mut listening: Listening) {
         let (Link::Agent(agent), Some(validity)) = (&self.shared.link, &self.shared.validity)
@@ -473,7 +471,7 @@ impl Host {
         let mut waiting: VecDeque<Feed> = VecDeque::new();
         let ended = loop {
             let said = tokio::select! {
-                // A word that the lease holds goes before what waits for it.
+                // A renewal goes before the messages that wait for it.
                 biased;
                 said = listening.next(agent) => said,
                 () = self.certainly_valid(), if !waiting.is_empty() => {
@@ -506,7 +504,7 @@ impl Host {
         self.finish(ending);
     }
 
-    /// Tells the agent how the processes are doing: as often as they want, and
+    /// Sends the agent heartbeats of the processes: as often as they want, and
     /// when something has changed.
     async fn give_heartbeats(self) {
         loop {
@@ -518,7 +516,7 @@ impl Host {
         }
     }
 
-    /// Tells the agent how the processes are doing; answers when to do so again.
+    /// Sends the agent heartbeats of the processes; returns when the next are due.
     fn give_heartbeat(&self) -> Option<Duration> {
         let Link::Agent(agent) = &self.shared.link else { return None };
         let watched = self.shared.watched.lock();
@@ -532,7 +530,7 @@ impl Host {
         watched.iter().map(|one| one.heartbeat()).min()
     }
 
-    /// The agent says that a process is silent.
+    /// The agent reports a silent process.
     fn silent(&self, silence: Silence) {
         let Silence { process, incarnation, silent_ms, .. } = silence;
         tracing::warn!(process, incarnation, "no progress for {silent_ms} ms, says the agent");
@@ -564,7 +562,7 @@ impl Shared {
         self.dies_at.lock().get_or_insert(at);
     }
 
-    /// How long processes go on without a word from the store.
+    /// How long processes go on without an answer of the store.
     pub fn store_lost_max(&self) -> Duration {
         self.store_lost_max
     }
@@ -603,7 +601,7 @@ fn passes(deadline: Deadline) -> bool {
     deadline.instant().is_some_and(|at| at <= Instant::now() + FORMER_INCARNATION_POLL)
 }
 
-/// The state machine's refusals, as this crate says them.
+/// The state machine's refusals, as errors of this crate.
 fn plain(error: Error) -> Error {
     match refusal(&error) {
         Some(fenced @ Refusal::ProcessFenced { .. }) => Error::from_refusal(fenced.clone()),

@@ -1,5 +1,5 @@
-//! The keys of a process's run, and what happens in its job: as a client of the
-//! store has them, by whatever way the process reaches it.
+//! The keys of a process's run, and the events of its job: as a client of the
+//! store has them, through the agent or directly.
 
 use holdfast_api::{
     Answer, Blob, Command, Compare, Condition, KvOp, KvOutcome, Outcome, Problem, Read,
@@ -26,7 +26,7 @@ pub struct Changes {
     pieces: Pieces<Watch>,
 }
 
-/// What happens in a job, every event once and in order, across failovers.
+/// Events of a job, each once and in order, across failovers.
 #[derive(Debug)]
 pub struct News {
     process: Process,
@@ -40,7 +40,7 @@ impl Process {
         Keys(self.clone())
     }
 
-    /// What happens in the job behind a revision, pushed.
+    /// Events of the job after a revision, pushed.
     pub async fn news(&self, after: Revision) -> Result<News, Error> {
         let pieces = self.host().link().events(self.host().scope(), after).await?;
         Ok(News { process: self.clone(), after, pieces })
@@ -128,7 +128,7 @@ impl Keys {
         Ok(self.change(KvOp::Put { key, value }, deadline).await?.1)
     }
 
-    /// The value of a key; none if it is absent.
+    /// The value of a key; `None` if it is absent.
     pub async fn get(&self, key: Blob, deadline: Deadline) -> Result<Option<Blob>, Error> {
         let scope = self.0.host().scope().clone();
         match self.0.read(Read::Get { scope, key }, deadline).await? {
@@ -154,8 +154,8 @@ impl Keys {
         }
     }
 
-    /// Writes `desired` if the value is `expected`, none = absent. Whether it was,
-    /// and the value now.
+    /// Writes `desired` if the value is `expected`; `None` = absent. Returns whether it did, and
+    /// the value now.
     pub async fn compare_and_set(
         &self,
         key: Blob,

@@ -23,8 +23,8 @@ use crate::validity::{Validity, boot_time};
 /// Renewals in the time of one TTL.
 const RENEWALS_PER_TTL: u32 = 4;
 
-/// Shortest time from one renewal to the next, whatever TTL was granted: a
-/// clock cannot tick all the time.
+/// Shortest time from one renewal to the next, for any TTL: a clock cannot tick
+/// all the time.
 const RENEWAL_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// How often it is looked whether an outcome may be delivered again.
@@ -36,7 +36,7 @@ const FEATURE_LEVEL_POLL: Duration = Duration::from_millis(100);
 /// Longest wait for the end of a lease that is given back: it ends by itself.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest wait of [`Lease::leave`]: nothing else would end the run.
+/// Longest wait of [`Lease::leave`], which alone would end the run.
 pub const LEAVE_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How a host holds its lease.
@@ -50,7 +50,7 @@ pub struct HostOptions {
     /// Longest wait for the grant.
     pub patience: Duration,
     /// Open the run that the scope names if it is not the job's open one, which
-    /// ends that, whoever holds it. Without it, such a run is refused.
+    /// ends that, whichever hosts hold it. Without it, such a run is refused.
     pub open_run: bool,
 }
 
@@ -72,18 +72,18 @@ pub struct Lease {
     held: Arc<Held>,
 }
 
-/// What was granted with a lease.
+/// The terms that a lease was granted with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseTerms {
-    /// Its number.
+    /// Number of the lease.
     pub id: LeaseId,
-    /// Its TTL.
+    /// Granted TTL.
     pub ttl: Duration,
-    /// How long processes with it go on without a word from the store.
+    /// How long processes with it go on without an answer of the store.
     pub store_lost_max: Duration,
 }
 
-/// How a run was met.
+/// How a run was opened or joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Met {
     /// Name of the run, unique within its job.
@@ -112,12 +112,12 @@ struct Held {
     tasks: TaskTracker,
 }
 
-/// What a lease has to tell its holder, piece by piece.
+/// The feed of a lease, piece by piece.
 #[derive(Debug)]
 pub struct LeaseFeed {
     lease: Lease,
     reader: Option<FeedReader>,
-    /// What another reader goes on from.
+    /// Position from which another reader goes on.
     read_so_far: (Revision, Vec<Generation>),
 }
 
@@ -191,9 +191,9 @@ impl Lease {
         held.await.map(|(lease, _)| lease)
     }
 
-    /// Asks for a lease in a run of the job, which is opened if need be, and keeps
-    /// it; tells how it was met. While others hold the job's open run, another one
-    /// is opened only by a `takeover`.
+    /// Asks for a lease in a run of the job, which is opened if need be, and keeps it; also
+    /// returns how the run was met. While others hold the job's open run, another one is opened
+    /// only by a `takeover`.
     ///
     /// # Panics
     ///
@@ -256,8 +256,8 @@ impl Lease {
         Ok((Lease::begin(client, scope, host, terms, validity), met))
     }
 
-    /// Goes on with a lease that another process of this host held, and that nobody else
-    /// renews. Nothing holds for certain before the first renewal is acknowledged.
+    /// Goes on with a lease that another process of this host held, and that is renewed by no
+    /// other. Nothing holds for certain before the first renewal is acknowledged.
     ///
     /// # Panics
     ///
@@ -294,12 +294,12 @@ impl Lease {
         lease
     }
 
-    /// What was granted.
+    /// The granted terms.
     pub fn terms(&self) -> LeaseTerms {
         LeaseTerms { id: self.id(), ttl: self.ttl(), store_lost_max: self.store_lost_max() }
     }
 
-    /// Its number.
+    /// Number of the lease.
     pub fn id(&self) -> LeaseId {
         self.held.id
     }
@@ -324,7 +324,7 @@ impl Lease {
         self.held.ttl
     }
 
-    /// How long processes with it go on without a word from the store.
+    /// How long processes with it go on without an answer of the store.
     pub fn store_lost_max(&self) -> Duration {
         self.held.store_lost_max
     }
@@ -338,8 +338,8 @@ impl Lease {
         self.held.validity.left(boot_time())
     }
 
-    /// Until when, in [`boot_time`], it certainly holds: told
-    /// anew with each acknowledged renewal.
+    /// Until when, in [`boot_time`], it certainly holds: updated with each
+    /// acknowledged renewal.
     pub fn valid_until(&self) -> watch::Receiver<Duration> {
         self.held.validity.subscribe()
     }
@@ -352,22 +352,21 @@ impl Lease {
     /// Returns when it is over.
     pub async fn ended(&self) {
         let mut over = self.held.over.subscribe();
-        // The sender lives as long as this handle.
+        // The sender exists as long as this handle.
         let _ = over.wait_for(|over| *over).await;
     }
 
-    /// What it has to tell its holder, from its beginning on.
+    /// Its feed, from its beginning on.
     pub fn feed(&self) -> LeaseFeed {
         LeaseFeed { lease: self.clone(), reader: None, read_so_far: (0, Vec::new()) }
     }
 
-    /// Stops renewing, without a word to the cluster: what happens to a host
-    /// that loses its network.
+    /// Stops renewing, without notice to the cluster: as on a host that loses its network.
     pub(crate) fn freeze(&self) {
         self.held.stop.cancel();
     }
 
-    /// Gives it back: whatever is still attached to it ends.
+    /// Gives it back: processes that are still attached to it end.
     pub async fn close(&self) {
         let revoke = LeaseCommand::Revoke { lease: self.held.id };
         if let Err(error) = self.give_back(revoke, CLOSE_TIMEOUT).await {
@@ -425,7 +424,7 @@ impl Lease {
             ticks.tick().await;
             let sent_at = boot_time();
             let command = Command::Lease(LeaseCommand::KeepAlive { lease: *id });
-            // One that does not come back in a TTL is not worth waiting for.
+            // A renewal that does not come back in a TTL is not worth waiting for.
             let deadline = Deadline::after(every * RENEWALS_PER_TTL);
             match client.propose(command, deadline).await {
                 Ok(_) => validity.renewed(sent_at),
@@ -437,7 +436,7 @@ impl Lease {
 
     fn lost(&self) {
         let Held { id: lease, over, stop, .. } = self.held.as_ref();
-        // One that is given back ends as it should.
+        // A lease that is given back ends as it should.
         if !over.send_replace(true) && !stop.is_cancelled() {
             tracing::warn!(
                 %lease,
@@ -455,7 +454,7 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A number that nobody else chooses.
+/// A number that no other process chooses.
 pub(crate) fn nonce() -> Nonce {
     let mut random = rand::rng();
     Nonce(random.random(), random.random())

@@ -1,5 +1,5 @@
-//! What stands next to a trainer: who is alive, the next iteration, votes and
-//! atomic blocks, agreed on by the cluster and by nobody else.
+//! Holdfast's library for trainers: live processes, the next iteration, votes and
+//! atomic blocks, all agreed on by the cluster alone.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -15,7 +15,7 @@
 //! let process = host.join(Join { process: Some(0), policy, ..Join::default() }).await?;
 //!
 //! loop {
-//!     // Returns when everybody who is alive has arrived, and tells all the same.
+//!     // Returns when every live process has arrived, with the same answer for all.
 //!     let iteration = process.advance(None, Deadline::never()).await?;
 //!     println!("iteration {} with {:?}", iteration.iteration, iteration.rank);
 //! }
@@ -25,31 +25,31 @@
 //! Entry points: [`Host`] (what a program's processes are attached to: a lease
 //! of its own with [`Host::grant`], or that of its host's agent with
 //! [`Host::attach`]), [`Process`] (one incarnation, with the verbs
-//! `live_processes`, `advance`, `vote`, `enter`, `exit` and [`Process::arrive`] under
-//! all of them), [`Lease`] (for whoever holds one for others, as the agent).
+//! `live_processes`, `advance`, `vote`, `enter`, `exit` and [`Process::arrive`] under all of
+//! them), [`Lease`] (for a process that holds one for others, as the agent).
 //!
-//! With the agent, the death of a program is told to the others within
+//! With the agent, the death of a program is reported to the others within
 //! milliseconds; a lease of its own ends when it expires.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`lease`] | a lease: granted, renewed, self-fenced, its feed read |
 //! | [`link`] | what a program and the agent of its host say to each other |
-//! | [`host`] | where processes are attached, and what is told of them |
+//! | [`host`] | where processes are attached, and what the feed says of them |
 //! | [`process`] | one incarnation and its calls |
 //! | [`verbs`] | what trainers say, made of rounds |
 //! | [`held`] | rounds that are held: communicators, locks |
 //! | `holding` | what this program holds, by rounds |
 //! | [`keys`] | the run's keys, and what happens in the job, pushed |
-//! | [`exception`] | what a program failed by, as others are told it |
-//! | [`fence`] | proof that an incarnation is alive, and files that only the living replace |
+//! | [`exception`] | what a program failed by, as it is sent to the others |
+//! | [`fence`] | proof that an incarnation is alive, and files that only a live one replaces |
 //! | `outage` | what is known of a store that does not answer |
 //! | `pending` | pure: calls that wait, and what the feed says of them |
-//! | [`rosters`] | pure: memberships that need not be told again |
+//! | [`rosters`] | pure: memberships that need not be sent again |
 //! | [`vitals`] | how a process is doing, for the agent that watches it |
 //! | `self_fence` | a program that holds something stops, or dies, in time |
 //! | `validity` | pure: how long the lease certainly holds |
-//! | `waiting` | pure: whom a call waits for, in words, and when that is said |
+//! | `waiting` | pure: what a call waits for, in words, and when that is logged |
 //! | [`manager`] | communicators tied to generations that are held |
 //! | [`communicator`] | what members exchange gradients through; knows nothing of the rest |
 //! | [`error`] | why a verb failed |
@@ -60,15 +60,15 @@
 //!   is the outcome that the log fixed. A lost connection means that the
 //!   outcome is not known yet, and it is asked for again with the same call.
 //! * No local timer answers a caller. At its deadline a call is withdrawn, and
-//!   what the log says of that is the answer: also that the round had closed.
+//!   the log's decision on that is the answer: also that the round had closed.
 //! * Once the lease may have expired, nothing is delivered any more:
 //!   not an outcome, not a token. It is counted from the sending of the last
 //!   renewal that was acknowledged, on the clock that goes on while the host
 //!   sleeps: the same one for the agent and its programs, so that an agent that
 //!   is frozen fences all of them.
 //! * Ends and outcomes reach a process in the order of the log.
-//! * A process whose minimum an outcome does not meet leaves, and says so.
-//! * A call that waits says whom it waits for, within a second and then after
+//! * A process whose minimum an outcome does not meet leaves, and reports that.
+//! * A call that waits logs the missing processes, within a second and then after
 //!   growing pauses: as an event of `tracing`, at WARN.
 
 pub mod communicator;

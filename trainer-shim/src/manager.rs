@@ -1,13 +1,11 @@
-//! Communicators that live as long as their members do.
+//! Communicators that end with any of their members.
 //!
-//! [`CommunicatorManager::acquire`] gives a group's communicator of the current
-//! generation: the store decides who is in it, a [`Backend`] builds it, and nobody
-//! gets it before all members have built it. When a member ends, or anybody reports a
-//! failure, the generation is revoked for all; a thread of each process then
-//! stops the communicator, frees it and says so to the store, wherever the
-//! program is meanwhile, and every pending and later call answers
-//! [`CallError::Revoked`]. The next [`CommunicatorManager::acquire`] gives the
-//! next generation.
+//! [`CommunicatorManager::acquire`] gives a group's communicator of the current generation: the
+//! store decides the members, a [`Backend`] builds it, and no member gets it before all have built
+//! it. When a member ends, or a failure is reported, the generation is revoked; a thread of
+//! each process then stops the communicator, frees it and reports that to the store, wherever the
+//! program is at that time, and every pending and later call answers [`CallError::Revoked`]. The
+//! next [`CommunicatorManager::acquire`] gives the next generation.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -66,20 +64,20 @@ use crate::error::Error;
 use crate::held::{Formed, Holding};
 use crate::process::Process;
 
-/// How often building may fail in this process, in generations that nobody else
-/// revoked, before [`CommunicatorManager::acquire`] gives up.
+/// How often building may fail in this process, in generations that no other
+/// process revoked, before [`CommunicatorManager::acquire`] gives up.
 pub const BUILDS_MAX: u32 = 3;
 
 /// Longest name of a group, in bytes; the rest of what a library takes is for
 /// subgroups.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// What a communicator is to be. All members give the same.
+/// What a communicator should be. All members pass the same.
 #[derive(Debug, Clone, Default)]
 pub struct Spec {
-    /// Whose it is.
+    /// Its members.
     pub among: Among,
-    /// What all must agree on, and the limits.
+    /// Terms that all must agree on, and the limits.
     pub holding: Holding,
 }
 
@@ -94,7 +92,7 @@ pub enum AcquireError {
         "no communicator of group {group:?} could be built, in {builds} generations: {failure}"
     )]
     Build {
-        /// The group.
+        /// Name of the group.
         group: String,
         /// How many generations were tried.
         builds: u32,
@@ -106,9 +104,9 @@ pub enum AcquireError {
         "{running} calls on group {group:?} are in progress here: wait for them before it is acquired again, or closed"
     )]
     Running {
-        /// The group.
+        /// Name of the group.
         group: String,
-        /// How many.
+        /// How many calls.
         running: u32,
     },
     /// The library failed in freeing a communicator. The agent will end this process.
@@ -116,16 +114,16 @@ pub enum AcquireError {
         "a communicator of group {group:?} could not be freed: nothing may follow it; end this process"
     )]
     NotStopped {
-        /// The group.
+        /// Name of the group.
         group: String,
     },
-    /// What was asked for cannot be.
+    /// The group's name is out of bounds.
     #[error("the name of a group has 1 to {NAME_BYTES_MAX} bytes, not {0}")]
     Name(usize),
 }
 
 impl AcquireError {
-    /// What kind of error; stable.
+    /// Stable code of the error.
     pub fn code(&self) -> Code {
         match self {
             AcquireError::Store(error) => error.code(),
@@ -154,13 +152,13 @@ pub struct CommunicatorManager {
     groups: Arc<Mutex<BTreeMap<String, Arc<Group>>>>,
 }
 
-/// What this process has of a group.
+/// This process's state of a group.
 #[derive(Default)]
 struct Group {
     /// Held while the next generation is formed: one call at a time.
     forming: tokio::sync::Mutex<()>,
     current: Mutex<Option<Arc<GroupCommunicator>>>,
-    /// What is being built, or was when a call was given up.
+    /// The generation that is being built, or was when a call was given up.
     building: Mutex<Option<Arc<HeldGeneration>>>,
 }
 
@@ -171,10 +169,10 @@ impl CommunicatorManager {
         CommunicatorManager { process, backend, groups: Arc::default() }
     }
 
-    /// The group's communicator of the current generation. With the members of
-    /// before, nobody waiting who is new, and nothing revoked, it is the one that
-    /// this process has, without asking the store; otherwise this waits until all
-    /// members call it. Nothing of the group's communicator may run meanwhile.
+    /// The group's communicator of the current generation. With the same members,
+    /// no newcomer waiting, and nothing revoked, it is the one that this process
+    /// has, without asking the store; otherwise this waits until all members call
+    /// it. Nothing of the group's communicator may run during the call.
     ///
     /// Call it in a tokio runtime with threads of its own, which must go on as long
     /// as the communicator is in use.
@@ -242,7 +240,7 @@ impl CommunicatorManager {
         Ok(self.groups.lock().entry(name.to_owned()).or_default().clone())
     }
 
-    /// The communicator that there is, if it may be used without asking anybody.
+    /// The present communicator, if it may be used without asking the store.
     fn current(&self, group: &Group) -> Option<Arc<GroupCommunicator>> {
         let current = group.current.lock();
         let current = current.as_ref()?;
@@ -280,7 +278,7 @@ impl CommunicatorManager {
         let formed = match self.process.form(name, &holding, among, handle, deadline).await {
             Ok(formed) => formed,
             Err(error) => {
-                // What was named is held on where it is certain that nothing closed.
+                // The named generation is held on where it is certain that no round closed.
                 if let Some(kept) = &kept
                     && error.outcome() == Effectiveness::None
                 {
@@ -296,7 +294,7 @@ impl CommunicatorManager {
             if kept.held().is_intact() {
                 return Ok(Outcome::Again(kept));
             }
-            // It stopped meanwhile: the others must not use it either.
+            // It was stopped during the build: the others must not use it either.
             self.give_up(formed.generation, "it was stopped here").await;
             return Box::pin(self.form(name, group, spec, deadline)).await;
         }
@@ -321,7 +319,7 @@ async fn stop(kept: &GroupCommunicator, group: &str) -> Result<(), AcquireError>
     kept.held().stop(Why::Released).await.map_err(|_| not_stopped(group))
 }
 
-/// Nothing may be said to the store then: the agent ends this process.
+/// No report to the store then: the agent ends this process.
 fn not_stopped(group: &str) -> AcquireError {
     AcquireError::NotStopped { group: group.to_owned() }
 }
@@ -330,11 +328,11 @@ fn running_in(group: &str, running: u32) -> AcquireError {
     AcquireError::Running { group: group.to_owned(), running }
 }
 
-/// What the group's round came to.
+/// The result of the group's round.
 enum Outcome {
-    /// What this process has.
+    /// The same communicator as before.
     Again(Arc<GroupCommunicator>),
-    /// Something to build.
+    /// A generation to build.
     Formed(Formed),
 }
 

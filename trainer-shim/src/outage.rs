@@ -1,4 +1,4 @@
-//! What is known of a store that does not answer, and who is told of it.
+//! What is known of a store that does not answer, and its log lines.
 
 use std::convert::Infallible;
 
@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::waiting::{self, FIRST_NOTICE, LOOK_TIME_MAX, Pauses};
 
-/// What `work` comes to. Says that the store does not answer, as long as it does
-/// not: why is known from the `outage`, else `asking` asks it anything.
+/// Result of `work`. Logs that the store does not answer, as long as it does not:
+/// the reason comes from `outage`, else from a request by `asking`.
 pub(crate) async fn saying<T>(
     what: &str,
     mut outage: watch::Receiver<Option<String>>,
@@ -57,7 +57,7 @@ pub(crate) async fn saying<T>(
     }
 }
 
-/// Why the store does not answer; none while it does.
+/// Why the store does not answer; `None` while it does.
 pub(crate) fn known(outage: &watch::Receiver<Option<String>>) -> Option<String> {
     outage.borrow().clone()
 }
@@ -75,7 +75,7 @@ pub(crate) async fn watch_outages(
     }
 }
 
-/// A question that is only to show whether anybody answers.
+/// Deadline of a request that only shows whether the store answers.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(LOOK_TIME_MAX)
 }

@@ -1,5 +1,4 @@
-//! Calls that wait for their outcome, and what a feed says of them. Pure: no
-//! socket, no clock, no task.
+//! Calls that wait for their outcome in a feed. Pure: no socket, no clock, no task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,17 +16,17 @@ use crate::rosters::Rosters;
 /// Where an outcome goes.
 pub(crate) type ReplyTo = oneshot::Sender<Result<Arc<Closed>, Error>>;
 
-/// Held generations of which something is remembered.
+/// Most held generations in memory.
 const HOLDS_MAX: usize = 256;
 
 /// Everything that waits on one lease.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     calls: BTreeMap<CallId, (Blob, ReplyTo)>,
-    /// Ends that were told, by process: the latest.
+    /// The latest end of each process, as the feed reported it.
     ended: BTreeMap<ProcessId, (Incarnation, Revision, Cause)>,
     rosters: Rosters<Members>,
-    /// What is known of generations that processes hold.
+    /// State of generations that processes hold.
     holds: BTreeMap<Generation, watch::Sender<HoldState>>,
     /// Nothing is handed out any more.
     over: Option<Ending>,
@@ -49,7 +48,7 @@ impl Pending {
         self.calls.remove(call).map(|(_, reply)| reply)
     }
 
-    /// Whether an incarnation has ended, as far as it was told.
+    /// Whether an incarnation has ended, as far as the feed has reported.
     pub fn fenced(&self, process: ProcessId, incarnation: Incarnation) -> Option<Error> {
         let (ended, at, cause) = self.ended.get(&process)?;
         if incarnation > *ended {
@@ -60,7 +59,7 @@ impl Pending {
         Some(Error::Fenced { refusal: Box::new(refusal) })
     }
 
-    /// Hears of a held generation, also what was told before.
+    /// State of a held generation, with what was reported before.
     pub fn hold_of(&mut self, generation: Generation) -> watch::Receiver<HoldState> {
         let lease_lost = self.over.is_some();
         let hold = self.hold(generation);
@@ -70,7 +69,7 @@ impl Pending {
         hold.subscribe()
     }
 
-    /// The oldest that nobody listens to makes room.
+    /// If the map is full, the oldest one without a receiver is dropped.
     fn hold(&mut self, generation: Generation) -> &watch::Sender<HoldState> {
         if self.holds.len() >= HOLDS_MAX && !self.holds.contains_key(&generation) {
             let unheard = self.holds.iter().find(|(_, hold)| hold.is_closed());
@@ -81,8 +80,8 @@ impl Pending {
         self.holds.entry(generation).or_insert_with(|| watch::Sender::new(HoldState::default()))
     }
 
-    /// Hands out a feed: first the ends, so that nobody gets an outcome who is
-    /// dead by then, then the decisions in the order of the log.
+    /// Hands out a feed: first the ends, so that no dead process gets an outcome,
+    /// then the decisions in the order of the log.
     pub fn hand_out(&mut self, feed: Feed) {
         for Ended { process, incarnation, at, cause } in feed.ended {
             let known = self.ended.get(&process).map_or(0, |(known, ..)| *known);
@@ -117,14 +116,14 @@ impl Pending {
         }
     }
 
-    /// What is held must be stopped: the lease is not certain any more.
+    /// Held generations must be stopped: the lease is not certain any more.
     pub fn lease_lost(&self) {
         for hold in self.holds.values() {
             hold.send_modify(|state| state.lease_lost = true);
         }
     }
 
-    /// Everything is over: everybody hears it, also who calls from now on.
+    /// Everything is over: all pending calls fail, and all later ones.
     pub fn end_all(&mut self, ending: Ending) {
         for (call, (_, reply)) in std::mem::take(&mut self.calls) {
             drop(reply.send(Err(ending.error(Some(&call)))));
@@ -159,7 +158,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    /// What a call is told.
+    /// The error of a call.
     pub fn error(&self, call: Option<&CallId>) -> Error {
         let whose = call.map(|call| (call.process, call.incarnation));
         match self {

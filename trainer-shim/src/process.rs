@@ -34,8 +34,8 @@ type Reply = oneshot::Receiver<Result<Arc<Closed>, Error>>;
 /// of it.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// So long before its deadline a call looks who is missing, and so long that may
-/// take at most.
+/// How long before its deadline a call looks for the missing processes, and how
+/// long that may take at most.
 const LOOK_BEFORE: Duration = Duration::from_millis(100);
 const WAITED_FOR_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -55,13 +55,13 @@ pub struct Process {
     notices: Arc<Mutex<Notices>>,
 }
 
-/// What a process calls.
+/// A call of a process.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub round: Blob,
     pub terms: Terms,
     pub payload: Blob,
-    /// Of a held round: the generation that it still holds.
+    /// At a held round: the generation that it still holds.
     pub holds: Generation,
     pub deadline: Deadline,
     /// Errors of the store that may pass do not end it: it is made again, until
@@ -79,9 +79,9 @@ impl Call {
 #[derive(Debug)]
 struct Calls {
     next: u64,
-    /// Those whose outcome is still wanted.
+    /// Calls whose outcome is still wanted.
     open: BTreeSet<u64>,
-    /// From each of these on nothing is acknowledged: more is asked of an outcome.
+    /// From each of these on nothing is acknowledged: their outcomes are still read.
     held: Vec<u64>,
 }
 
@@ -158,7 +158,7 @@ impl Process {
         Process { host, process, incarnation, since, members_min, calls, vitals, notices }
     }
 
-    /// Its number.
+    /// Number of the process.
     pub fn id(&self) -> ProcessId {
         self.process
     }
@@ -178,12 +178,11 @@ impl Process {
         &self.host
     }
 
-    /// Arrives at a round, and waits for what the log says of it.
+    /// Arrives at a round, and waits for its outcome in the log.
     ///
     /// At the deadline the call is withdrawn. If the round closed first, the
-    /// answer is its outcome all the same. If the cluster cannot be asked for
-    /// ten seconds more, the outcome is unknown. Dropping the future
-    /// withdraws, too.
+    /// answer is still its outcome. If the cluster cannot be asked for ten
+    /// seconds more, the outcome is unknown. Dropping the future withdraws, too.
     pub async fn arrive(
         &self,
         round: impl Into<Blob>,
@@ -212,7 +211,7 @@ impl Process {
     }
 
     /// Arrives, and waits only for the store to have it. The call goes on by
-    /// itself, and its outcome interests nobody.
+    /// itself, and its outcome is dropped.
     pub(crate) fn arrive_later(&self, call: Call) -> oneshot::Receiver<()> {
         let (accepted, told) = oneshot::channel();
         let process = self.clone();
@@ -285,7 +284,7 @@ impl Process {
         };
         let arrived = accepted(arrived);
         if arrived.is_ok() {
-            // Whoever does not wait for it does not hear it.
+            // The caller may not wait for it.
             let _ = accepted_to.send(());
         }
         let mut waited_for = None;
@@ -293,7 +292,7 @@ impl Process {
             Ok(()) => match deadline.instant() {
                 None => Some(decided.as_mut().await),
                 Some(at) => {
-                    // Before others give up who have waited just as long.
+                    // Before other calls with the same deadline give up.
                     let looking = async {
                         sleep_until(at.checked_sub(LOOK_BEFORE).unwrap_or(at)).await;
                         self.waited_for(round, terms).await
@@ -308,10 +307,10 @@ impl Process {
                     }
                 }
             },
-            // It may have arrived all the same, and its round may have closed.
+            // It may have arrived, and its round may have closed.
             Err(error) if is_late(&error) || (insists && may_pass(&error)) => None,
             Err(error) => {
-                // One that may still arrive is withdrawn.
+                // A call that may still arrive is withdrawn.
                 waiting.answered = error.outcome() != Effectiveness::Unknown;
                 return Err(error);
             }
@@ -320,7 +319,7 @@ impl Process {
             Some(decision) => decision,
             None => {
                 let settling = self.settle(self.id_of(call), round, waited_for, decided);
-                // Who insists hears what came of it, however long that takes.
+                // A call that insists gets its outcome, however long that takes.
                 let until = match insists {
                     true => None,
                     false => deadline.instant().or_else(|| Some(Instant::now())),
@@ -340,8 +339,8 @@ impl Process {
         decision.unwrap_or(Err(Error::Closed))
     }
 
-    /// The answer to an arrival. One that insists is made again, as the same
-    /// call, as long as the store says that it may succeed.
+    /// The answer to an arrival. A call that insists is made again, with the same
+    /// number, as long as the store says that it may succeed.
     async fn arriving(
         &self,
         command: Command,
@@ -361,7 +360,7 @@ impl Process {
         }
     }
 
-    /// Withdraws a call at its deadline, and hears what became of it.
+    /// Withdraws a call at its deadline, and returns its outcome.
     async fn settle(
         &self,
         call: CallId,
@@ -387,7 +386,7 @@ impl Process {
         })
     }
 
-    /// Who a round waits for; nothing if that cannot be known at once.
+    /// The processes that a round waits for; `None` if that cannot be known at once.
     async fn waited_for(&self, round: &Blob, terms: &Terms) -> Option<RoundFailure> {
         let deadline = Deadline::after(WAITED_FOR_TIME_MAX);
         let ReadOutcome::Rounds(rounds) = self.read(self.named(round), deadline).await.ok()? else {
@@ -399,8 +398,8 @@ impl Process {
         Some(RoundFailure { generation, why, arrived, missing_count, missing, specs, revoked })
     }
 
-    /// Open rounds of one name, without who has arrived: of many thousand that
-    /// wait nobody needs the list.
+    /// Open rounds of one name, without the arrived processes: with many thousand
+    /// waiting the list is not needed.
     fn named(&self, round: &Blob) -> Read {
         let scope = self.host.scope().clone();
         Read::Rounds { scope, round: Some(round.clone()), brief: true }
@@ -435,13 +434,13 @@ impl Process {
     }
 
     /// Leaves by an exception that the program did not handle: a fault, of which
-    /// the others are told the first 200 bytes.
+    /// the others get the first 200 bytes.
     pub async fn leave_by(self, exception: &str) -> Result<(), Error> {
         self.end(Cause::Raised { error: in_short(exception) }).await
     }
 
-    /// Ends this incarnation with a cause that its agent has seen. What it holds it lets
-    /// go of before: stop that first.
+    /// Ends this incarnation with a cause that its agent has seen. It releases everything held:
+    /// stop that first.
     pub async fn end(&self, cause: Cause) -> Result<(), Error> {
         if self.host.is_holding(self.process) {
             self.release(0, Deadline::after(SETTLE_TIME_MAX)).await?;
@@ -454,7 +453,7 @@ impl Process {
         self.saying(None, self.host.read(read, deadline)).await
     }
 
-    /// The outcome of a call. Says whom it waits for, as long as it does.
+    /// The outcome of a call. Logs what it waits for, as long as it does.
     async fn saying<T>(&self, round: Option<(&Blob, &Terms)>, call: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
@@ -466,7 +465,7 @@ impl Process {
     async fn say_whom(&self, round: Option<(&Blob, &Terms)>) -> Infallible {
         let begun = Instant::now();
         let mut outage = self.host.outage();
-        // Nobody is asked about an outage that is known.
+        // A known outage needs no look.
         let first = match known(&outage) {
             Some(_) => FIRST_NOTICE,
             None => first_notice(self.process),
@@ -487,7 +486,7 @@ impl Process {
                     match known(&outage) {
                         Some(cause) => self.say_why(round, begun, &cause),
                         None if may_begin => {
-                            // An outage that begins in between is told by itself.
+                            // An outage that begins in between is logged by itself.
                             let mut begins = outage.clone();
                             tokio::select! {
                                 biased;
@@ -586,12 +585,12 @@ fn may_pass(error: &Error) -> bool {
     matches!(error, Error::Client(_)) && error.is_retryable()
 }
 
-/// Whether the deadline has passed before anybody said what became of a command.
+/// Whether the deadline has passed before the outcome of a command was known.
 fn is_late(error: &Error) -> bool {
     error.code() == Code::Timeout && error.outcome() == Effectiveness::Unknown
 }
 
-/// What the answer to an arrival says of the arrival.
+/// Result of an arrival, from its answer.
 fn accepted(arrived: Result<Answer, Error>) -> Result<(), Error> {
     let Outcome::Round(RoundOutcome::Arrived(answers)) = arrived?.outcome else {
         return Err(unexpected("an arrival"));

@@ -1,5 +1,5 @@
-//! Memberships that were told lately, so that they need not be told again.
-//! Whoever reads a feed and whoever writes it count alike, the store included
+//! Memberships that were sent lately, so that they need not be sent again. Reader
+//! and writer of a feed count alike, the store included
 //! ([`Feed::note_rosters`](holdfast_api::Feed::note_rosters)).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use holdfast_api::round::ROSTERS_MAX;
 use holdfast_api::{Closed, Generation, Incarnation, Members, MembersChange, ProcessId};
 
-/// The memberships that a reader of a feed has, the latest last: for the reader
-/// itself with the members, for a writer who keeps account of it without.
+/// The memberships that a reader of a feed has, the latest last: the reader keeps
+/// them with the members, a writer without.
 #[derive(Debug, Clone)]
 pub struct Rosters<M> {
     known: VecDeque<(Generation, M)>,
@@ -44,7 +44,7 @@ impl<M> Rosters<M> {
 impl Rosters<Members> {
     /// Puts the members where they were left out, and remembers all of them.
     pub fn fill_in(&mut self, closed_rounds: &mut [Closed]) {
-        // What was left out is known, until the new ones push it out.
+        // Left-out members are known, until the new ones push them out.
         for closed in closed_rounds.iter_mut().filter(|closed| closed.members.is_none()) {
             closed.members = match &closed.change {
                 Some(change) => self.find(change.from).map(|earlier| changed(earlier, change)),
@@ -64,7 +64,7 @@ fn changed(earlier: &Members, change: &MembersChange) -> Members {
     let MembersChange { from: _, left, joined } = change;
     let stay =
         earlier.iter().filter(|(process, incarnation)| !left.contains(*process, *incarnation));
-    // One of each process, whatever was told.
+    // One of each process, whatever was sent.
     let members: BTreeMap<ProcessId, Incarnation> = stay.chain(joined.iter()).collect();
     members.into_iter().collect()
 }
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// A closing of one member, told in full and as a change against another.
+    /// A closing of one member, sent in full and as a change against another.
     fn closed(generation: Generation, same_as: Generation, from: Generation) -> Closed {
         Closed {
             run: "r".parse().unwrap(),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is told in whichever pieces, the reader ends up with all.
+        /// Whatever is sent, in whichever pieces, the reader ends up with all.
         #[test]
         fn a_reader_fills_in_what_a_writer_leaves_out(
             pieces in prop::collection::vec(

@@ -14,14 +14,14 @@ use rustix::process::{Signal, getpid, kill_process};
 use crate::host::Shared;
 use crate::validity::boot_time;
 
-/// So long before its deadline a program is told to stop.
+/// How long before its deadline a program is asked to stop.
 pub(crate) const STOP_SELF_MAX: Duration = Duration::from_secs(3);
 
 /// How often the time is looked at: a program that was stopped and goes on
 /// notices within that.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What is to be done at a time.
+/// The next step at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
     Nothing,
@@ -53,7 +53,7 @@ pub(crate) fn watch(shared: &Arc<Shared>) {
 fn look(shared: &Shared) {
     let mut stopped = false;
     loop {
-        // What is still held when the program has gone away is watched to its end.
+        // What is still held when the program has let go of the host is watched to its end.
         if shared.is_closed() && !shared.is_holding() {
             return;
         }

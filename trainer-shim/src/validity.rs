@@ -36,7 +36,7 @@ impl Validity {
         validity
     }
 
-    /// A lease that another one holds, and who says until when it holds.
+    /// A lease that another process holds, and which reports until when it holds.
     pub fn told(until: Duration, ttl: Duration) -> Validity {
         Validity { ttl, until: watch::Sender::new(until) }
     }

@@ -1,5 +1,5 @@
-//! What trainers say, made of rounds: who is alive, the next iteration, votes
-//! and atomic blocks.
+//! The verbs of trainers, made of rounds: live processes, the next iteration,
+//! votes and atomic blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const VALUES_TIME_MAX: Duration = Duration::from_secs(10);
 /// The round of [`Process::advance`].
 pub const ADVANCE_ROUND: &str = "advance";
 
-/// Who was alive, at one moment inside the call: the same for all members.
+/// The live processes at one moment inside the call: the same for all members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveProcesses {
     /// Generation of the round: one counter per job, never reused.
@@ -45,28 +45,28 @@ pub struct Iteration {
     pub generation: Generation,
     /// Revision of the decision.
     pub witness: Revision,
-    /// Who is in it.
+    /// All its members, with and without a rank.
     pub members: Members,
     /// A rank, or none, for each member in order.
     pub ranks: holdfast_api::Ranks,
-    /// The caller's rank; none = it does not take part.
+    /// The caller's rank; `None` = it does not take part.
     pub rank: Option<u32>,
     /// How many have a rank.
     pub world_size: u32,
     /// Standbys that became active.
     pub promoted: Members,
-    /// Who of the iteration before has no rank now, and why.
+    /// Processes of the iteration before that have no rank now, and why.
     pub dropped: Vec<Dropped>,
-    /// Why nobody should go on, if so.
+    /// Why the job is to stop, if so.
     pub stop: Option<Stop>,
 }
 
-/// What everybody brought to a round.
+/// The values of a round, one per process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gathered {
-    /// Who was in it.
+    /// The processes in it.
     pub live: LiveProcesses,
-    /// What each of them brought, in their order.
+    /// Value of each process, in the order of `live`.
     pub values: Vec<Blob>,
 }
 
@@ -77,34 +77,34 @@ pub struct Verdict {
     pub carried: bool,
     /// The value that won, if the rule elects one.
     pub value: Option<Blob>,
-    /// Who stood against it, and why.
+    /// Processes against it, and why.
     pub against: Vec<Against>,
     /// The generation of the vote itself.
     pub generation: Generation,
     /// Revision of its closing.
     pub witness: Revision,
-    /// Who voted.
+    /// Processes in the vote.
     pub members: Members,
 }
 
 /// How an atomic block ended: the same for all that were in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockVerdict {
-    /// Whether it succeeded for everybody who entered it.
+    /// Whether it succeeded for every process that entered it.
     pub succeeded: bool,
-    /// Who made it fail.
+    /// Processes that made it fail.
     pub against: Vec<Against>,
     /// The generation of the exit.
     pub generation: Generation,
     /// Revision of its closing.
     pub witness: Revision,
-    /// Who was at the exit.
+    /// Processes at the exit.
     pub members: Members,
 }
 
 impl Process {
-    /// Who is alive: returns when every live process in scope has called with
-    /// this name, with the same answer for all of them.
+    /// The live processes: returns when every one in scope has called with this
+    /// name, with the same answer for all of them.
     pub async fn live_processes(
         &self,
         name: &str,
@@ -116,9 +116,9 @@ impl Process {
         live(&closed)
     }
 
-    /// The next iteration of the job, with the caller in it. Whoever starts
-    /// early or comes late joins the open round. After `evict_after` whoever is
-    /// missing is declared dead, if most are there.
+    /// The next iteration of the job, with the caller in it. A process that
+    /// starts early or comes late joins the open round. After `evict_after` the
+    /// missing ones are declared dead, if most are there.
     pub async fn advance(
         &self,
         evict_after: Option<Duration>,
@@ -137,8 +137,9 @@ impl Process {
         iteration(self, &closed)
     }
 
-    /// Meets whoever is there: closes with `max` members, or `settle` after the
-    /// first `min`. Who is not there is left out of it, and stays alive.
+    /// Meets the processes that come: closes with `max` members, or `settle`
+    /// after the first `min`. A process that does not come is left out of it, and
+    /// stays alive.
     pub async fn quorum(
         &self,
         name: &str,
@@ -153,7 +154,7 @@ impl Process {
         live(&closed)
     }
 
-    /// Everybody brings a value, and gets those of all: at most 64 KiB each.
+    /// Each process brings a value, and gets those of all: at most 64 KiB each.
     pub async fn gather(
         &self,
         name: &str,
@@ -162,7 +163,7 @@ impl Process {
         deadline: Deadline,
     ) -> Result<Gathered, Error> {
         let terms = Terms { among, ..Terms::default() };
-        // The values are asked for behind the outcome, which is kept until then.
+        // The values are read after the outcome, which is kept until then.
         let _hold = self.hold();
         let round = format!("gather:{name}");
         let closed = self.arrive(round.as_str(), terms, value, deadline).await?;
@@ -170,7 +171,7 @@ impl Process {
         Ok(Gathered { live: live(&closed)?, values })
     }
 
-    /// What the members of a closed round brought, in their order.
+    /// The values of the members of a closed round, in their order.
     pub(crate) async fn values_of(
         &self,
         closed: &Arc<Closed>,
@@ -198,8 +199,8 @@ impl Process {
         Ok(values)
     }
 
-    /// The round has closed with this process in it, and what was brought to it
-    /// cannot be had. That is kept until the process has it, or its incarnation is over.
+    /// The round has closed with this process in it, and its values cannot be read. They are kept
+    /// until the process has them, or its incarnation is over.
     async fn without_values(&self, closed: &Closed, error: Error) -> Error {
         let asking = tokio::time::timeout(VALUES_TIME_MAX, self.goes_on());
         if error.code() == Code::GenerationUnknown
@@ -210,8 +211,8 @@ impl Process {
         Error::ValuesLost { round: closed.round.clone(), error: Box::new(error) }
     }
 
-    /// A vote by everybody in scope. Among a generation whoever of its members
-    /// has died since stands against it.
+    /// A vote by every process in scope. Among a generation, members that have
+    /// died since count against it.
     pub async fn vote(
         &self,
         tag: &str,
@@ -237,10 +238,10 @@ impl Process {
         live(&closed)
     }
 
-    /// Leaves the atomic block that `generation` has opened, and hears whether
-    /// it succeeded for everybody who entered it. `ended` is whether it did
-    /// here, or by which exception it failed, of which the others are told the
-    /// first 200 bytes.
+    /// Leaves the atomic block that `generation` has opened, and returns whether
+    /// it succeeded for every process that entered it. `ended` is whether it did
+    /// here, or by which exception it failed, of which the others get the first
+    /// 200 bytes.
     ///
     /// While the store cannot be asked this waits. At the deadline the call is
     /// withdrawn, which makes the block fail: after any error it counts as
@@ -260,18 +261,18 @@ impl Process {
         Ok(BlockVerdict { succeeded, against, generation, witness, members })
     }
 
-    /// Says that an atomic block has failed here, and by which exception, and
-    /// does not wait for the others: returns once the store has it, or after
-    /// [`FAIL_TIME_MAX`]. Until the caller enters again, advances or ends, it is
-    /// said again and again.
+    /// Reports that an atomic block has failed here, and by which exception,
+    /// without waiting for the others: returns once the store has it, or after
+    /// [`FAIL_TIME_MAX`]. Until the caller enters again, advances or ends, the
+    /// report is repeated.
     pub async fn fail(&self, name: &str, generation: Generation, words: String) {
         let call = Call::exit(name, generation, &Err(words), Deadline::never());
         let accepted = self.arrive_later(call);
-        // Whoever does not hear it hears of the next thing that the caller does.
+        // After a timeout, the others learn of it by the caller's next call.
         let _ = tokio::time::timeout(FAIL_TIME_MAX, accepted).await;
     }
 
-    /// The job's latest iteration. Waits for nobody; `member` says whether the
+    /// The job's latest iteration. Does not wait; `member` says whether the
     /// caller is in it.
     pub async fn iteration(&self, deadline: Deadline) -> Result<IterationInfo, Error> {
         let read = Read::Iteration {
@@ -285,7 +286,7 @@ impl Process {
         }
     }
 
-    /// The open rounds of the run, and who is missing in each.
+    /// The open rounds of the run, and the processes missing in each.
     pub async fn rounds(&self, deadline: Deadline) -> Result<Vec<RoundInfo>, Error> {
         let scope = self.host().scope().clone();
         match self.read(Read::rounds(scope), deadline).await? {
@@ -294,8 +295,8 @@ impl Process {
         }
     }
 
-    /// The processes of the run, in order, a page at a time: those behind
-    /// `after`, and where to go on.
+    /// The processes of the run, in order, a page at a time: those after `after`,
+    /// and where to go on.
     pub async fn processes(
         &self,
         after: Option<ProcessId>,
@@ -308,7 +309,7 @@ impl Process {
         }
     }
 
-    /// Who waits in open rounds of a name, whoever they are among.
+    /// Processes that wait in open rounds of a name, whichever scope these have.
     pub async fn waiting(&self, round: &str, deadline: Deadline) -> Result<Vec<Members>, Error> {
         let scope = self.host().scope().clone();
         let read = Read::Rounds { scope, round: Some(round.into()), brief: false };
@@ -320,7 +321,7 @@ impl Process {
         }
     }
 
-    /// Events of the job behind a revision, oldest first, and where to go on.
+    /// Events of the job after a revision, oldest first, and where to go on.
     pub async fn events(
         &self,
         after: Revision,

@@ -1,5 +1,5 @@
-//! How a process is doing, for the agent that watches it: heartbeats are sent by
-//! the library, progress is what the program says.
+//! How a process is doing, for the agent that watches it: the library sends
+//! heartbeats, the program reports progress.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use tokio::time::Instant;
 
 use crate::link::{Heartbeat, Silence};
 
-/// Longest name of a call that the agent is told, in bytes.
+/// Longest name of a call that is sent to the agent, in bytes.
 const CALL_BYTES_MAX: usize = 128;
 
 /// What the agent does when a process falls silent. Times in milliseconds; the
 /// defaults are those of NVRx's in-process restart.
 ///
 /// Silence counts from the last heartbeat, which the library sends by itself;
-/// once the program has pinged, or told of progress, also from the last of
-/// these. A program that waits in a call is not silent.
+/// once the program has pinged or reported progress, also from the last of these.
+/// A program that waits in a call is not silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Watchdog {
     /// How often the library sends a heartbeat.
     pub heartbeat_ms: u64,
-    /// Silence after which it is reported, and the program told; none = never.
+    /// Silence after which it is reported, and the program warned; none = never.
     pub soft_ms: Option<u64>,
     /// Silence after which it is ended: SIGCONT and SIGTERM; none = never.
     pub hard_ms: Option<u64>,
     /// How long it has from there until SIGKILL.
     pub grace_ms: u64,
-    /// Silence of the main thread after which it is ended in the same way;
+    /// Silence of the main thread after which the program is ended likewise;
     /// none = never. See [`MainThread`].
     pub main_thread_ms: Option<u64>,
 }
@@ -50,13 +50,12 @@ impl Default for Watchdog {
     }
 }
 
-/// What is done when the agent says that a process is silent: it is called on a
-/// thread of its own.
+/// Called when the agent reports a silent process, on a thread of its own.
 #[derive(Clone)]
 pub struct Hook(Arc<dyn Fn(Silence) + Send + Sync>);
 
 impl Hook {
-    /// Calls this.
+    /// A hook that calls this.
     pub fn new(call: impl Fn(Silence) + Send + Sync + 'static) -> Hook {
         Hook(Arc::new(call))
     }
@@ -72,9 +71,9 @@ impl std::fmt::Debug for Hook {
     }
 }
 
-/// Tells for how long the program's main thread has not run what it was asked to
-/// run, as an interpreter that waits in a collective does not; nothing if that
-/// cannot be known.
+/// Reports for how long the program's main thread has not run what it was asked
+/// to run, as an interpreter that waits in a collective does not; `None` if that
+/// is unknown.
 #[derive(Clone)]
 pub struct MainThread(Arc<dyn Fn() -> Option<Duration> + Send + Sync>);
 
@@ -95,7 +94,7 @@ impl std::fmt::Debug for MainThread {
     }
 }
 
-/// The vital signs of one incarnation.
+/// The heartbeat state of one incarnation.
 #[derive(Debug)]
 pub(crate) struct Vitals {
     process: ProcessId,
@@ -127,8 +126,8 @@ pub(crate) enum Kind {
     Critical,
 }
 
-/// A stretch of time in which the agent treats the process in another way. Ends
-/// when it is dropped.
+/// A stretch of time in which the agent treats the process differently. Ends when
+/// it is dropped.
 #[derive(Debug)]
 pub struct Section {
     vitals: Arc<Vitals>,

@@ -1,5 +1,5 @@
-//! Whom a call waits for, in words, and when that is said: soon, and then after
-//! growing pauses. Pure: who asks the store is [`crate::process`] and
+//! What a call waits for, in words, and when that is logged: soon, and then after
+//! growing pauses. Pure: the store is asked by [`crate::process`] and
 //! [`crate::host`].
 
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use tokio::time::Instant;
 
 use crate::verbs::ADVANCE_ROUND;
 
-/// A call that waits for longer says whom it waits for.
+/// A call that waits for longer logs what it waits for.
 pub(crate) const FIRST_NOTICE: Duration = Duration::from_millis(900);
 /// Longest time that it takes to find that out.
 pub(crate) const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
-/// Processes that are read to say who was there.
+/// Processes that are read to say which ones were there.
 pub(crate) const PROCESSES_READ_MAX: u64 = 64;
 
-/// From one notice to the next.
+/// Pauses from one notice to the next.
 const PAUSES: [Duration; 4] = [
     Duration::from_secs(10),
     Duration::from_secs(30),
@@ -33,18 +33,18 @@ const LOOKS_PER_SECOND_MAX: u32 = 64;
 /// Groups of processes that are named.
 const GROUPS_MAX: usize = 4;
 
-/// The pause behind the notice of this number, counted from 1.
+/// The pause after the notice of this number, counted from 1.
 pub(crate) fn pause(said: usize) -> Duration {
     PAUSES[said.clamp(1, PAUSES.len()) - 1]
 }
 
-/// When this process says for the first time whom a call waits for. Those with
-/// high numbers say it later: of 16 384 that wait nobody else has to know.
+/// When this process first logs what a call waits for. High process numbers log
+/// later: with 16 384 waiting, not all have to.
 pub(crate) fn first_notice(process: ProcessId) -> Duration {
     FIRST_NOTICE + Duration::from_secs(u64::from(process / LOOKS_PER_SECOND_MAX))
 }
 
-/// When something that goes on is said, and said again.
+/// When a lasting state is logged, and logged again.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     said: usize,
@@ -57,7 +57,7 @@ impl Pauses {
         Pauses { said: 0, next: first }
     }
 
-    /// When it is said next.
+    /// When it is logged next.
     pub fn next(&self) -> Instant {
         self.next
     }
@@ -106,7 +106,7 @@ pub(crate) fn is_of(open: &RoundInfo, round: &Blob, terms: &Terms) -> bool {
         && open.terms.hold.is_some() == terms.hold.is_some()
 }
 
-/// What is known of a round that waits.
+/// State of a round that waits.
 pub(crate) struct Look<'a> {
     pub round: &'a RoundInfo,
     /// The first processes of the run.
@@ -119,7 +119,7 @@ pub(crate) struct Look<'a> {
 const NEVER_MS: u64 = 365 * 86_400_000;
 
 impl Look<'_> {
-    /// Whom the round waits for, and what to do.
+    /// What the round waits for, and the remedy.
     pub fn words(&self) -> String {
         let RoundInfo { arrived_count, missing_count, missing, terms, waits_for, .. } = self.round;
         let has_arrived = match arrived_count {
@@ -147,7 +147,7 @@ impl Look<'_> {
         words
     }
 
-    /// What it needs beside those who live and have not arrived.
+    /// What it needs besides the live processes that have not arrived.
     fn needs(&self, waits_for: &WaitsFor) -> Option<String> {
         let needs = match *waits_for {
             WaitsFor::Arrivals { .. } if self.round.missing_count > 0 => return None,
@@ -195,7 +195,7 @@ impl Look<'_> {
         Some(needs)
     }
 
-    /// What is needed, and who has gone, if that is why.
+    /// What is needed, and the processes that have gone, if that is why.
     fn nobody_alive(&self, needed: &str) -> String {
         let gone: Vec<&ProcessInfo> =
             self.processes.iter().filter(|one| one.end.is_some()).collect();
@@ -252,13 +252,13 @@ pub(crate) fn purpose(round: &Blob) -> String {
     }
 }
 
-/// Who says that it waits, for how long, and for what.
+/// The log line: which process waits, for how long, and for what.
 pub(crate) fn waits(who: ProcessId, scope: &Scope, waited: Duration, what: &str) -> String {
     let waited = span_of(waited);
     format!("process {who} of {} has waited {waited} for {what}", place(scope))
 }
 
-/// What shows more of a job.
+/// The command that shows more of a job.
 pub(crate) fn more(scope: &Scope) -> String {
     format!("`holdfast why --job {}` shows more", scope.job)
 }
@@ -338,7 +338,7 @@ pub(crate) fn span_of(duration: Duration) -> String {
 
 /// `41 s`, `3 min`, `2 h`.
 fn span(ms: u64) -> String {
-    // What has been waited for 900 ms has been waited for a second.
+    // A wait of 900 ms counts as one of a second.
     match ms.saturating_add(500) / 1_000 {
         seconds @ 0..120 => format!("{seconds} s"),
         seconds @ 120..7_200 => format!("{} min", seconds / 60),

@@ -1,4 +1,4 @@
-//! What is left in a process after communicators and minters: nothing. Alone in
+//! Leaks in a process after communicators and minters: there are none. Alone in
 //! its program, for it counts everything that the process has.
 
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ fn nothing_is_left_of_a_hundred_communicators() {
             match generation % 4 {
                 // Aborted while a member is missing.
                 0 => members.iter().for_each(|member| member.quiesce()),
-                // Aborted in the middle of whatever it is doing by then.
+                // Aborted at any point of its work.
                 1 => {}
                 // Aborted in a collective that one member is not in.
                 2 => {

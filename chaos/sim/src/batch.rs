@@ -1,5 +1,5 @@
-//! Many seeds, each in a process of its own: what a process counts for its whole
-//! life, as Tokio does for the seeds of its runtimes, begins anew for each.
+//! Many seeds, each in a process of its own: per-process counters, such as Tokio's for
+//! the seeds of its runtimes, start anew for each.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,34 +11,34 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-/// Which seeds, and how.
+/// The seeds to run, and how.
 pub struct Batch {
     /// The first and the last.
     pub seeds: (u64, u64),
-    /// What each is asked beside its number.
+    /// Arguments of each run besides its seed.
     pub arguments: Vec<String>,
     /// How many at a time.
     pub jobs: Option<usize>,
-    /// Whether the first that fails is the last.
+    /// Whether the batch stops at the first failure.
     pub until_found: bool,
-    /// Where it is kept which were tried.
+    /// File that records the seeds that were tried.
     pub out: Option<PathBuf>,
 }
 
-/// What became of them.
+/// How the seeds of a batch ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Promises kept.
     pub passed: u64,
     /// Promises broken.
     pub failed: u64,
-    /// Nobody can say.
+    /// Undecided.
     pub unknown: u64,
     /// Tried before, and not again.
     pub skipped: u64,
 }
 
-/// What becomes of one seed.
+/// The result of one seed.
 struct SeedResult {
     seed: u64,
     code: Option<i32>,
@@ -63,7 +63,7 @@ pub fn seeds(text: &str) -> Result<(u64, u64), String> {
 }
 
 impl Batch {
-    /// Tries the seeds.
+    /// Runs the seeds, each in its process.
     pub fn run(&self) -> anyhow::Result<Totals> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let (tried, kept) = match &self.out {

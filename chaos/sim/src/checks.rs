@@ -1,9 +1,8 @@
-//! What must hold at every moment: one log, one state for each index, leaders
-//! that lack nothing, leases that last.
+//! Invariants at every moment: one log, one state for each index, leaders with a complete
+//! log, leases that last.
 //!
-//! The committed entries are gathered from the disks of the nodes that applied
-//! them, and a state machine beside the cluster applies them, too: what it holds
-//! at an index every node must hold there.
+//! The committed entries are gathered from the disks of the nodes that applied them, and a
+//! separate state machine applies them, too: every node must hold the same state at an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +25,7 @@ const STATES_MAX: usize = 4_096;
 
 /// A node as the checks see it.
 pub struct Subject {
-    /// Which.
+    /// Id of the node.
     pub id: NodeId,
     /// Counts the processes that it ran as.
     pub boot: u64,
@@ -41,7 +40,7 @@ struct Renewed {
     ttl_ms: u64,
 }
 
-/// What is known of the cluster.
+/// The known state of the cluster.
 pub struct Checks {
     journal: Journal,
     committed: Vec<LogRecord>,
@@ -63,7 +62,7 @@ pub struct Checks {
     replayed: u64,
     /// The highest index that a snapshot reached.
     snapshot: u64,
-    /// What is wrong.
+    /// Violations found so far.
     pub violations: Vec<Violation>,
 }
 
@@ -96,12 +95,12 @@ impl Checks {
         }
     }
 
-    /// Leaders that there were.
+    /// Number of leaders so far.
     pub fn leaders(&self) -> usize {
         self.leaders.len()
     }
 
-    /// Entries that were committed.
+    /// Number of committed entries so far.
     pub fn entries(&self) -> usize {
         self.committed.len()
     }
@@ -111,12 +110,12 @@ impl Checks {
         (self.replayed, self.snapshot)
     }
 
-    /// The state that all nodes must come to.
+    /// The state that all nodes must reach.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Who leads, and what was applied: at every moment.
+    /// Checks leader and applied entries; cheap enough for every moment.
     pub fn look(&mut self, subjects: &[Subject]) {
         for subject in subjects {
             self.look_at_leader(subject);
@@ -150,8 +149,8 @@ impl Checks {
         }
     }
 
-    /// Takes over what a node applied, from its disk; false if entries before that are
-    /// not known yet, because whoever applied them first is down.
+    /// Takes over what a node applied, from its disk; false if earlier entries are not
+    /// known yet, because the node that applied them first is down.
     fn gather(&mut self, subject: &Subject, last: LogIdRecord) -> bool {
         let before = self.applied.get(&subject.id).copied().unwrap_or(0);
         let known = self.committed.len() as u64;
@@ -263,8 +262,8 @@ impl Checks {
         }
     }
 
-    /// What is too much for every moment: logs and states beside each other, and
-    /// what members were told.
+    /// The checks too costly for every moment: compares logs and states of all nodes, and
+    /// the outcomes that members got.
     pub fn compare(&mut self, subjects: &[Subject], record: &Record) {
         let images: Vec<(NodeId, LogImage)> =
             subjects.iter().map(|subject| (subject.id, subject.disk.image())).collect();
@@ -301,7 +300,7 @@ impl Checks {
         }
     }
 
-    /// Nobody who was dead is in an outcome.
+    /// No dead incarnation is named in an outcome.
     fn judge(&mut self, record: &Record) {
         let mut dead = Vec::new();
         for (generation, told) in &record.advanced {

@@ -1,5 +1,4 @@
-//! What goes wrong: faults alone and in pairs, as the seed has it, and then all
-//! is put right.
+//! Faults alone and in pairs, as the seed has it, until all are healed.
 
 use std::sync::atomic::Ordering;
 
@@ -27,7 +26,7 @@ pub enum Fault {
     ShortPause,
     /// The nodes fall into parts.
     Partition,
-    /// A node hears nobody, or nobody hears it.
+    /// A node receives from no other, or no other receives from it.
     OneWay { leader: bool },
     /// A firewall answers a follower's connects to the leader with refusals, and
     /// its connections to and from it are reset.
@@ -52,13 +51,13 @@ pub enum Fault {
     Replace,
     /// Leadership is handed over by an operator.
     HandOver,
-    /// A node is told to stop, as for an upgrade.
+    /// A node gets SIGTERM, as for an upgrade.
     Restart,
     /// A host of trainers is killed.
     KillTrainer,
     /// A host of trainers is paused for longer than its lease and its session last.
     PauseTrainer,
-    /// A host of trainers does not reach the leader, and nobody else is the worse.
+    /// A trainer host cannot reach the leader; nothing else is affected.
     CutTrainer,
     /// Large puts at once.
     Burst,
@@ -95,7 +94,7 @@ const FAULTS: [Fault; 27] = [
 ];
 
 impl Fault {
-    /// Whether the leader keeps its term through it, if nothing else is wrong.
+    /// Whether the leader keeps its term during this fault alone.
     pub fn spares_leader(self) -> bool {
         matches!(
             self,
@@ -156,7 +155,7 @@ impl Simulation {
         (host_of(members[0]), host_of(members[1]))
     }
 
-    /// Begins a fault.
+    /// Injects a fault.
     pub fn harm(&mut self, fault: Fault) {
         self.journal.note(format_args!("FAULT {fault:?}"));
         match fault {
@@ -294,8 +293,7 @@ impl Simulation {
         }
     }
 
-    /// The nodes fall into two parts, each of which is whole; hosts of trainers
-    /// fall to either side.
+    /// Splits the nodes into two parts, each fully connected; trainer hosts fall to either side.
     fn partition(&mut self) {
         let hosts = self.hosts();
         let sides: Vec<bool> = hosts.iter().map(|_| self.random.random_bool(0.5)).collect();

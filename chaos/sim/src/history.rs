@@ -1,4 +1,4 @@
-//! What clients asked for and were told, held against what is there in the end.
+//! Compares what clients asked for and were answered with the final state.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::violation::Violation;
 /// Counters that all clients share.
 pub const COUNTERS: [&str; 2] = ["steps", "epochs"];
 
-/// What a client asked for.
+/// The request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
     /// Adds one to a counter.
     Add { counter: &'static str },
-    /// Sets a key that nobody else sets to a number above all before.
+    /// Sets a key that no other client sets, to a number above all before.
     Put { key: String, number: i64 },
     /// Reads a counter.
     Read { counter: &'static str },
@@ -24,14 +24,14 @@ pub enum Wish {
 /// One call of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Which client.
+    /// Number of the client.
     pub client: usize,
-    /// What it asked for.
+    /// The request.
     pub wish: Wish,
     /// When, in simulated milliseconds.
     pub invoked: u64,
-    /// When it was answered, and the number in the answer (0 for a put);
-    /// none if nobody knows whether it had an effect.
+    /// When it was answered, and the number in the answer (0 for a put); none if its
+    /// outcome is unknown.
     pub answered: Option<(u64, i64)>,
 }
 
@@ -95,9 +95,9 @@ fn check_counter(counter: &'static str, calls: &[Call], end: &Machine, wrong: &m
     check_order(counter, calls, wrong);
 }
 
-/// Adds take place in the order of their answers, a read behind the add whose
-/// number it saw: no call may begin after one that saw more had ended. Among
-/// equal numbers the add goes first, then reads in any order.
+/// Adds take effect in the order of their answers, a read after the add whose number it
+/// saw: no call may begin after one that saw more had ended. Among equal numbers the add
+/// goes first, then reads in any order.
 fn check_order(counter: &'static str, calls: &[Call], wrong: &mut Vec<Violation>) {
     let mut ordered: Vec<((i64, bool), u64, u64)> = Vec::new();
     for call in calls {

@@ -41,7 +41,7 @@ pub struct Host {
     runtime: Option<Runtime>,
     /// Random bytes of this host.
     random: u64,
-    /// What its clock shows, in milliseconds.
+    /// Its clock, in milliseconds.
     clock: u64,
     /// Millionths of a millisecond that its clock owes.
     owed: i64,
@@ -98,7 +98,7 @@ impl Host {
         self.paused = paused;
     }
 
-    /// Starts a process.
+    /// Starts a process on the host.
     pub fn start(&mut self, seed: u64, process: impl Future<Output = ()> + Send + 'static) {
         self.kill();
         (self.paused, self.missed, self.waits) = (false, 0, 0);
@@ -114,7 +114,7 @@ impl Host {
         self.runtime = Some(runtime);
     }
 
-    /// The process is gone, and everything that it had open.
+    /// Ends the process with everything that it had open.
     pub fn kill(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         self.enter();
@@ -122,8 +122,8 @@ impl Host {
         self.leave();
     }
 
-    /// One millisecond passes. A host to which nothing has happened gets its turn
-    /// a little later, and its timers with it.
+    /// Passes one millisecond. A host without events gets its turn a little later, and
+    /// its timers with it.
     pub fn pass(&mut self, is_touched: bool) {
         let passed = MILLION + self.drift_ppm + self.owed;
         let whole = passed / MILLION;

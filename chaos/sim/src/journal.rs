@@ -1,4 +1,4 @@
-//! What happens, line by line: the same seed writes the same bytes.
+//! Events of a run, line by line: the same seed writes the same bytes.
 
 use std::fmt;
 use std::io::Write;
@@ -15,7 +15,7 @@ pub struct Journal(Arc<Mutex<State>>);
 struct State {
     /// Simulated milliseconds since the beginning.
     now: u64,
-    /// Whose turn it is.
+    /// The host that runs now.
     turn: Option<HostId>,
     lines: u64,
     /// FNV-1a over all bytes.
@@ -43,12 +43,12 @@ impl Journal {
         self.0.lock().now
     }
 
-    /// Whose turn it is from now on.
+    /// Sets the host that runs from now on.
     pub fn set_turn(&self, turn: Option<HostId>) {
         self.0.lock().turn = turn;
     }
 
-    /// Notes something.
+    /// Writes one line.
     pub fn note(&self, what: impl fmt::Display) {
         let mut state = self.0.lock();
         let mut line = std::mem::take(&mut state.line);
@@ -65,7 +65,7 @@ impl Journal {
         if let Some(out) = &mut state.out
             && out.write_all(line.as_bytes()).is_err()
         {
-            // Nobody reads it any more.
+            // The reader has gone.
             state.out = None;
         }
         state.line = line;

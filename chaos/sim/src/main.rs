@@ -39,7 +39,7 @@ use journal::Journal;
 use simulation::{Options, Report, Simulation};
 use violation::Violation;
 
-/// Exit codes beside success: a promise was broken; nobody can say.
+/// Exit codes besides success: a promise was broken; undecided.
 const FAIL: u8 = 1;
 const UNKNOWN: u8 = 3;
 
@@ -152,8 +152,7 @@ fn one(seed: u64, cli: &Cli) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Simulates on a thread that knows nothing yet: keys of hash maps are drawn once
-/// for each thread.
+/// Simulates on a new thread: keys of hash maps are drawn once for each thread.
 fn simulate(options: Options, journal: Journal) -> anyhow::Result<Report> {
     let panics: Arc<Mutex<Vec<String>>> = Arc::default();
     let (noted, noting) = (panics.clone(), journal.clone());

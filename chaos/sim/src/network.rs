@@ -1,11 +1,9 @@
-//! The network: connections as TCP has them, between hosts whose links can be
-//! cut, slow, lossy, or in the way of a firewall.
+//! The network: TCP connections between hosts whose links can be cut, slow, lossy, or
+//! filtered by a firewall.
 //!
-//! A segment that is lost or falls into a hole is sent again, later each time,
-//! as the kernel does; whoever reads sees a stream that stalls. A killed
-//! process's kernel closes its connections; a host without power says nothing,
-//! and answers what comes for its former connections with a reset once it is
-//! back.
+//! A lost segment is sent again, later each time, as the kernel does; the reader sees a stream
+//! that stalls. A killed process's kernel closes its connections. A host without power sends
+//! nothing; once it is back, it answers segments of its former connections with a reset.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -28,9 +26,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::host::HostId;
 use crate::journal::Journal;
 
-/// Bytes under way in one direction of a connection.
+/// Bytes in flight in one direction of a connection.
 const WINDOW_BYTES: usize = 256 * 1024;
-/// Connections that a port holds and nobody has accepted.
+/// Most connections of a port that wait to be accepted.
 const BACKLOG_MAX: usize = 128;
 /// First and longest pause before a segment is sent again, in milliseconds.
 const RESEND_MS: u64 = 200;
@@ -40,7 +38,7 @@ const KNOCK_MS: u64 = 1_000;
 /// Port of every node.
 pub const PORT: u16 = 7000;
 
-/// Where a host is.
+/// Address of a host.
 pub fn address(host: HostId) -> SocketAddr {
     let HostId(number) = host;
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, number), PORT))
@@ -58,13 +56,13 @@ fn host_at(address: SocketAddr) -> io::Result<HostId> {
 /// One direction between two hosts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
-    /// Nothing gets through.
+    /// No segment gets through.
     pub cut: bool,
     /// A firewall answers every connect with a refusal.
     pub rejects: bool,
     /// Of so many segments one is lost; 0 = none.
     pub loss_one_in: u32,
-    /// Milliseconds on the way, at least and at most.
+    /// Milliseconds in flight, at least and at most.
     pub delay_ms: (u64, u64),
     /// Bytes that get through in a millisecond.
     pub bytes_per_ms: u64,
@@ -85,7 +83,7 @@ const SERVER: usize = 1;
 #[derive(Debug)]
 enum Segment {
     Bytes(Bytes),
-    /// No more will come.
+    /// The end of the stream.
     End,
     Reset,
 }
@@ -94,13 +92,13 @@ enum Segment {
 #[derive(Debug)]
 struct End {
     host: HostId,
-    /// On the way to the other end: when each may arrive.
+    /// In flight to the other end: when each may arrive.
     sent: VecDeque<(u64, Segment)>,
     sent_bytes: usize,
     /// When the link has room for the next byte.
     free_at: u64,
     resend_ms: u64,
-    /// Since when nothing was confirmed, and how long that may last.
+    /// Since when no segment was confirmed, and how long that may last.
     unconfirmed_since: Option<u64>,
     user_timeout: Option<u64>,
     /// An event will look at what was sent.
@@ -151,7 +149,7 @@ impl End {
 
 struct Wire {
     ends: [End; 2],
-    /// What became of the connect.
+    /// The result of the connect.
     opened: Option<Result<(), ErrorKind>>,
     connector: Option<Waker>,
 }
@@ -166,7 +164,7 @@ enum Event {
     Knock { id: ConnectionId, tries: u32 },
     /// Its answer arrives.
     Answer { id: ConnectionId, refused: bool, tries: u32 },
-    /// What an end sent may arrive.
+    /// Segments sent by an end may arrive.
     Segments { id: ConnectionId, from: usize },
 }
 
@@ -192,7 +190,7 @@ struct State {
 }
 
 impl Network {
-    /// A network on which all is well.
+    /// A network without faults.
     pub fn new(seed: u64, journal: Journal) -> Network {
         Network(Arc::new(Mutex::new(State {
             now: 0,
@@ -238,7 +236,7 @@ impl Network {
         }
     }
 
-    /// Its power is back.
+    /// Restores its power.
     pub fn power_on(&self, host: HostId) {
         self.0.lock().dark.remove(&host);
     }
@@ -284,7 +282,7 @@ impl Network {
         }
     }
 
-    /// Hosts to which something has happened since this was asked last.
+    /// Hosts with network events since the last call.
     pub fn take_touched(&self) -> BTreeSet<HostId> {
         std::mem::take(&mut self.0.lock().touched)
     }
@@ -400,7 +398,7 @@ impl State {
         }
     }
 
-    /// What one end sent arrives at the other, or is sent again later.
+    /// Delivers an end's segments to the other end, or sends them again later.
     fn segments(&mut self, id: ConnectionId, from: usize) {
         let Some(wire) = self.wires.get_mut(&id) else { return };
         wire.ends[from].is_due = false;
@@ -472,7 +470,7 @@ impl State {
         self.forget(id);
     }
 
-    /// Nobody has this connection any more, and nothing of it is under way.
+    /// Drops a connection that no end holds and that has nothing in flight.
     fn forget(&mut self, id: ConnectionId) {
         let over = |wire: &Wire| {
             wire.ends.iter().all(|end| end.state != EndState::Open && end.sent.is_empty())

@@ -35,7 +35,7 @@ use crate::network;
 const ENDED_RUNS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// A few times in each of them.
 const SCRUB_EVERY: Duration = Duration::from_secs(7);
-/// How long a node that is told to stop lets requests finish.
+/// How long a node that got SIGTERM lets requests finish.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// Small, so that nodes that were away catch up by snapshots too.
 const SNAPSHOT_ENTRIES: u64 = 120;
@@ -46,12 +46,12 @@ pub fn host_of(node: NodeId) -> HostId {
     HostId(u8::try_from(node).unwrap_or(u8::MAX))
 }
 
-/// Where a node is.
+/// Address of a node.
 pub fn address_of(node: NodeId) -> String {
     network::address(host_of(node)).to_string()
 }
 
-/// What the simulation sees of a node's process.
+/// The simulation's view of a node's process.
 #[derive(Clone, Default)]
 pub struct Slot(Arc<Mutex<Seen>>);
 
@@ -73,15 +73,15 @@ impl Slot {
         self.0.lock().exit.take()
     }
 
-    /// Tells the process to stop, as SIGTERM does.
+    /// Asks the process to stop, as SIGTERM does.
     pub fn tell_to_stop(&self) {
         if let Some(stop) = &self.0.lock().stop {
-            // A process that was told twice is stopping.
+            // After a second signal the process is already stopping.
             let _ = stop.try_send(());
         }
     }
 
-    /// The process is gone.
+    /// Forgets the ended process.
     pub fn clear(&self) {
         // Dropped outside the lock.
         let seen = std::mem::take(&mut *self.0.lock());
@@ -89,7 +89,7 @@ impl Slot {
     }
 }
 
-/// What a node is started with.
+/// Parameters of a node's start.
 pub struct Start {
     /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
@@ -101,7 +101,7 @@ pub struct Start {
     pub seed: u64,
     /// How it finds its place.
     pub plan: Plan,
-    /// What the simulation sees of it.
+    /// The simulation's view of it.
     pub slot: Slot,
 }
 

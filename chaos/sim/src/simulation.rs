@@ -32,7 +32,7 @@ const OPERATOR: HostId = HostId(FIRST_TRAINER + 9);
 const FOUNDING_MAX: u64 = 10_000;
 /// Longest time, after the last fault, until all is well again.
 const RECOVERY_MAX: u64 = 30_000;
-/// A process that ended is started again after this.
+/// Milliseconds from a process's end to its restart.
 const RESTART_MS: u64 = 500;
 /// How long all is well before a fault that is to spare the leader.
 const CALM_MS: u64 = 1_600;
@@ -43,12 +43,12 @@ const FLAP_EVERY: u64 = 60;
 /// Answers and iterations that each client and trainer gets after the last fault.
 const PROGRESS_MIN: u64 = 3;
 
-/// What is done to a node's disk when its process ends.
+/// The state of a node's disk after its process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Power {
-    /// What was written stays.
+    /// All writes stay.
     Kept,
-    /// What was not synced is lost, but for the first so many writes.
+    /// Unsynced writes are lost, but for the first so many.
     Lost,
 }
 
@@ -58,7 +58,7 @@ pub struct Machine {
     pub disk: MemoryDisk,
     /// Milliseconds that each write takes longer.
     pub slow_ms: Arc<AtomicU64>,
-    /// What is seen of its process.
+    /// The view of its process.
     pub slot: Slot,
     plan: Plan,
     boots: u64,
@@ -68,10 +68,10 @@ pub struct Machine {
     gone: bool,
 }
 
-/// What the seed is asked to show.
+/// Options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The seed.
+    /// Seed of all choices.
     pub seed: u64,
     /// How often something goes wrong.
     pub episodes: u32,
@@ -79,12 +79,12 @@ pub struct Options {
     pub syncs_lie: bool,
 }
 
-/// What became of a seed.
+/// The result of a seed.
 #[derive(Debug)]
 pub struct Report {
-    /// What is wrong.
+    /// Violations found.
     pub violations: Vec<Violation>,
-    /// What it did, in words.
+    /// A summary of the run, in words.
     pub summary: String,
     /// Lines of the journal, and their digest.
     pub journal: (u64, u64),
@@ -95,7 +95,7 @@ pub struct Report {
 /// A seed that is being simulated.
 pub struct Simulation {
     options: Options,
-    /// What happens.
+    /// Log of events.
     pub journal: Journal,
     /// The network.
     pub network: Network,
@@ -105,9 +105,9 @@ pub struct Simulation {
     pub machines: BTreeMap<HostId, Host>,
     /// The store nodes.
     pub nodes: BTreeMap<NodeId, Machine>,
-    /// What clients and trainers were told.
+    /// What clients and trainers got as answers.
     pub records: Records,
-    /// A link whose connections are reset again and again.
+    /// A link whose connections are reset repeatedly.
     pub flapping: Option<(HostId, HostId)>,
     /// A bit of a disk was flipped, and a node was replaced: each once.
     pub flipped: bool,
@@ -160,7 +160,7 @@ impl Simulation {
             .or_insert_with(|| Host::new(id, network.of(id), journal.clone(), random.random()))
     }
 
-    /// Starts the nodes and whoever uses them, and waits until the cluster serves.
+    /// Starts the nodes and their users, and waits until the cluster serves.
     fn found(&mut self) {
         for node in initial().into_keys() {
             self.add_node(node, Plan::Found { initial: initial() });
@@ -192,7 +192,7 @@ impl Simulation {
             let faults = self.draw_faults();
             let time = self.draw_time(&faults);
             if matches!(faults[..], [fault] if fault.spares_leader()) {
-                // What was slow a moment ago may still be under way.
+                // Slow requests may still be in flight.
                 self.steps(CALM_MS);
             }
             let before = self.calm_leader(&faults);
@@ -258,7 +258,7 @@ impl Simulation {
         }
     }
 
-    /// With all faults off everybody gets on, and all nodes come to hold the same.
+    /// With all faults off all clients make progress, and all nodes reach the same state.
     fn recover(&mut self) {
         self.put_right();
         let begun = {
@@ -330,7 +330,7 @@ impl Simulation {
         let record = std::mem::take(&mut *self.records.lock());
         self.checks.compare(&subjects, &record);
         self.checks.find_gap(&subjects);
-        // What the nodes hold is what the checks hold, or that was said already.
+        // The nodes match the checks, or a violation was reported already.
         if self.checks.is_whole() {
             for violation in history::check(&record.calls, self.checks.machine()) {
                 self.checks.report(violation);
@@ -394,7 +394,7 @@ impl Simulation {
         self.nodes.iter().filter_map(subject).collect()
     }
 
-    /// Processes that ended are gone, and started again if they may be.
+    /// Reaps processes that ended, and restarts those that may run again.
     fn bury(&mut self) {
         let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
         for id in ids {
@@ -496,7 +496,7 @@ impl Simulation {
     /// Asks the operator for something.
     pub fn order(&mut self, order: Order) {
         if let Some(orders) = &self.orders {
-            // The operator's process goes on to the end.
+            // The operator's process runs to its end.
             let _ = orders.send(order);
         }
     }
@@ -558,13 +558,13 @@ impl Simulation {
         self.machines.keys().copied().filter(|host| *host != OPERATOR).collect()
     }
 
-    /// The nodes that are not gone.
+    /// The nodes that were not removed.
     pub fn members(&self) -> Vec<NodeId> {
         let present = self.nodes.iter().filter(|(_, machine)| !machine.gone);
         present.map(|(id, _)| *id).collect()
     }
 
-    /// Term and node of whoever leads; the newest of several.
+    /// Term and node of the current leader; the newest term of several.
     pub fn leader(&self) -> Option<(u64, NodeId)> {
         let leadership = |(id, machine): (&NodeId, &Machine)| {
             let (term, leads) = machine.slot.node()?.consensus().leadership();

@@ -1,22 +1,20 @@
-//! What the operating system answers to a simulated thread: the bytes of
-//! `getrandom` follow from the seed, and `clock_gettime` tells the time of the
-//! host whose turn it is. Everybody else gets the kernel's answers.
+//! What the operating system answers to a simulated thread: the bytes of `getrandom`
+//! follow from the seed, and `clock_gettime` gives the time of the host that runs now.
+//! Other threads get the kernel's answers.
 //!
-//! The symbols of libc are defined here because the standard library, Tokio,
-//! openraft and hyper draw keys of hash maps and seeds of their own, and read
-//! clocks, without a seam of theirs: one place beneath all of them leaves
-//! nothing out.
+//! The symbols of libc are defined here because the standard library, Tokio, openraft and
+//! hyper draw keys of hash maps and seeds of their own, and read clocks, without a seam
+//! of theirs: one place below all of them covers everything.
 
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-/// What a host's clocks show when its simulation begins: not zero, of which
-/// programs subtract.
+/// A host's clocks at the start of its simulation: not zero, since programs subtract from them.
 const EPOCH_NANOS: u64 = 1_000_000_000;
 
-/// What a calendar shows then, in seconds.
+/// Calendar time at the start, in seconds.
 const CALENDAR_SECONDS: i64 = 1_700_000_000;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -24,7 +22,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 thread_local! {
     /// State of the bytes to come; none on threads that are not simulated.
     static RANDOM: Cell<Option<u64>> = const { Cell::new(None) };
-    /// Time of the host whose turn it is.
+    /// Time of the host that runs now.
     static NANOS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -38,7 +36,7 @@ pub fn state() -> u64 {
     RANDOM.get().unwrap_or(0)
 }
 
-/// What clocks show from now on, since the host's simulation began.
+/// Sets the clocks from now on, since the host's simulation began.
 pub fn set_clock(nanos: u64) {
     NANOS.set(nanos);
 }
@@ -67,8 +65,8 @@ pub unsafe extern "C" fn getrandom(buffer: *mut c_void, length: usize, flags: c_
     if length == 0 {
         return 0;
     }
-    // SAFETY: the caller allows `length` bytes to be written here, and nobody else
-    // looks at them meanwhile; any byte is a valid u8.
+    // SAFETY: the caller allows `length` bytes to be written here, and nothing else reads
+    // them during this call; any byte is a valid u8.
     let bytes = unsafe {
         std::ptr::write_bytes(buffer.cast::<u8>(), 0, length);
         std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length)

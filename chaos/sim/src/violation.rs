@@ -1,17 +1,17 @@
-//! What must not be.
+//! Violations of promises.
 
 use std::fmt;
 
 use holdfast_api::{Generation, LeaseId, NodeId};
 
-/// Something that was promised and is not so.
+/// A promise that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Violation {
     /// An acknowledged put is not there.
     LostPut { key: String, acknowledged: i64, ends_at: i64 },
     /// A counter ends below a number that was acknowledged.
     LostAdd { counter: &'static str, acknowledged: i64, ends_at: i64 },
-    /// Two adds were told the same number.
+    /// Two adds got the same number.
     SameAnswer { counter: &'static str, answer: i64 },
     /// A counter does not lie between the adds acknowledged and those tried,
     /// or not every change of it added one.
@@ -28,11 +28,11 @@ pub enum Violation {
     Incomplete { node: NodeId, term: u64, index: u64 },
     /// A node that restarted leads on without an election.
     LeadsAgain { term: u64, node: NodeId },
-    /// A leader that nothing was wrong with lost its term.
+    /// A healthy leader lost its term.
     Unseated { by: String, from: (u64, NodeId), to: (u64, NodeId) },
     /// A lease ended before its TTL.
     LeaseTooShort { lease: LeaseId, renewed_ms: u64, ttl_ms: u64, ended_ms: u64 },
-    /// Members of one generation were told different things.
+    /// Members of one generation got different outcomes.
     OtherOutcome { generation: Generation },
     /// Somebody was in an outcome and dead before.
     DeadInOutcome { generation: Generation, process: u32, incarnation: u64 },
@@ -40,13 +40,13 @@ pub enum Violation {
     Refused { client: usize, why: String },
     /// A node stopped without a reason.
     Stopped { node: NodeId, why: String },
-    /// Somebody panicked.
+    /// A thread panicked.
     Panicked { what: String },
     /// A thread that is not simulated was started.
     Threads { names: Vec<String> },
     /// No leader serves though all nodes are up and connected.
     NoLeader,
-    /// The nodes do not come to hold the same entries.
+    /// The nodes do not reach the same entries.
     NeverEqual,
     /// Calls that do not end though a leader serves.
     Unanswered { client: usize },

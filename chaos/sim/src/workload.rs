@@ -1,5 +1,5 @@
-//! What clients and trainers do, through the real client and the real shim, and
-//! what they were told.
+//! What clients and trainers do, through the real client and the real shim, and the
+//! answers that they got.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,22 +35,22 @@ const BURST_KEYS: usize = 256;
 /// One member's view of an iteration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advanced {
-    /// Its number.
+    /// Number of the iteration.
     pub iteration: u64,
     /// Revision of the decision.
     pub witness: Revision,
-    /// Who is in it.
+    /// Members of the generation.
     pub members: Members,
     /// A digest of the ranks and what follows from them.
     pub ranks: String,
 }
 
-/// What was seen from outside the cluster.
+/// Observations from outside the cluster.
 #[derive(Default)]
 pub struct Record {
-    /// All calls.
+    /// Calls of all clients.
     pub calls: Vec<Call>,
-    /// What members of each generation were told.
+    /// Outcomes that the members of each generation got.
     pub advanced: BTreeMap<Generation, Vec<Advanced>>,
     /// How often each client was answered.
     pub answers: BTreeMap<usize, u64>,
@@ -58,9 +58,9 @@ pub struct Record {
     pub iterations: BTreeMap<usize, u64>,
     /// Whether new calls are to be begun.
     pub stop: bool,
-    /// Keys to be put at once, by whom.
+    /// Keys to be put at once, and by which client.
     pub burst: u64,
-    /// What is wrong already.
+    /// Violations found so far.
     pub violations: Vec<Violation>,
 }
 
@@ -73,17 +73,17 @@ fn options() -> Options {
 
 /// A process that puts, adds and reads.
 pub struct Worker {
-    /// Its number.
+    /// Number of the client.
     pub client: usize,
-    /// Its randomness.
+    /// Seed of its choices.
     pub seed: u64,
     /// The number that it put last.
     pub latest: i64,
     /// Idle time after which its session may be forgotten.
     pub session_ttl: Duration,
-    /// Where it notes what it was told.
+    /// Where it records its answers.
     pub records: Records,
-    /// The time.
+    /// Gives the simulated time.
     pub journal: Journal,
 }
 
@@ -180,13 +180,13 @@ impl Worker {
 pub struct Trainer {
     /// Its number, and that of its process.
     pub trainer: usize,
-    /// How many there are.
+    /// Number of trainers.
     pub world: u32,
-    /// Its randomness.
+    /// Seed of its choices.
     pub seed: u64,
-    /// Where it notes what it was told.
+    /// Where it records its answers.
     pub records: Records,
-    /// What happens.
+    /// Log of events.
     pub journal: Journal,
 }
 
@@ -266,20 +266,20 @@ impl Trainer {
     }
 }
 
-/// What an operator is asked to do.
+/// A command to an operator.
 #[derive(Debug, Clone, Copy)]
 pub enum Order {
     /// Puts a new node in the place of another.
     Replace { old: NodeId, new: NodeId },
-    /// Hands leadership over to whoever is most advanced.
+    /// Hands leadership over to the most advanced voter.
     HandOver,
 }
 
 /// A process that changes the members of the cluster.
 pub struct Operator {
-    /// What to do.
+    /// Orders to carry out.
     pub orders: mpsc::UnboundedReceiver<Order>,
-    /// What happens.
+    /// Log of events.
     pub journal: Journal,
 }
 
@@ -305,7 +305,7 @@ impl Operator {
         }
     }
 
-    /// Until it is so: a step that was taken already is answered as such.
+    /// Repeats until it is done: a step that was taken already is answered as such.
     async fn insist(&self, client: &Client, admin: Admin) {
         loop {
             let told = client.admin(admin.clone(), Deadline::after(CALL_TIME_MAX)).await;

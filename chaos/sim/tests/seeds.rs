@@ -64,13 +64,13 @@ fn no_promise_is_broken_whatever_goes_wrong() {
     for word in ["crashes", "replays", "answered", "generations"] {
         assert!(count(&kept, word) > 0, "no {word} in any seed:\n{kept}");
     }
-    // What was tried is not tried again.
+    // Seeds that were tried are not tried again.
     let (again, said) = run(&asked);
     assert!(again.status.success() && said.contains("0 passed"), "{said}");
 }
 
-/// The same nodes on disks that ignore syncs lose what they acknowledged, and the
-/// checks say so: they can fail.
+/// The same nodes on disks that ignore syncs lose acknowledged writes, and the checks
+/// report it: they can fail.
 #[test]
 fn a_disk_that_ignores_syncs_is_found_out() {
     let asked = ["--seeds", "1..40", "--episodes", "5", "--syncs-lie", "--until-found"];

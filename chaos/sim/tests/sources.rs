@@ -1,10 +1,9 @@
-//! What would make two runs of a seed differ is named nowhere in what a seed
-//! runs, but where a seam is: clocks of the system, threads, sockets, and names
-//! that are looked up.
+//! Sources of nondeterminism are named only at their seams, in all code that a seed runs:
+//! system clocks, threads, sockets, and name lookups.
 
 use std::path::{Path, PathBuf};
 
-/// What a seed runs.
+/// Source folders of the code that a seed runs.
 const SIMULATED: [&str; 6] = [
     "store/src",
     "store/machine/src",
@@ -14,7 +13,7 @@ const SIMULATED: [&str; 6] = [
     "chaos/sim/src",
 ];
 
-/// What is banned, where it may stand all the same, and why.
+/// Banned names, where they are allowed all the same, and why.
 const BANNED: [(&str, &[(&str, &str)]); 9] = [
     (
         "SystemTime::now",

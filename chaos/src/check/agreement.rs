@@ -1,4 +1,4 @@
-//! Everybody is told the same, and nobody goes back.
+//! All members get the same outcome, and no member goes back.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ fn grow(story: &Story, findings: &mut Findings) {
     }
 }
 
-/// What must be the same for all: everything but the caller's own rank.
+/// The part that must be the same for all: everything but the caller's own rank.
 fn common(outcome: &Outcome) -> Outcome {
     let advance = outcome.advance.clone().map(|advance| Advance { rank: None, ..advance });
     Outcome { advance, ..outcome.clone() }

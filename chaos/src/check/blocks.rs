@@ -1,4 +1,4 @@
-//! Atomic blocks: everybody who entered one takes the same branch behind it.
+//! Atomic blocks: all programs that entered one take the same branch after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::{Meaning, Verb, Verdict};
 use crate::story::{Answer, Branch, Call, Participant, Story};
 
-/// What one says at its exit whose part has succeeded.
+/// What a member says at its exit if its part has succeeded.
 const SUCCEEDED: &[u8] = b"succeeded";
 
-/// An atomic block that somebody entered.
+/// An atomic block that at least one process entered.
 struct Block<'s> {
     story: &'s Story,
     closings: &'s Closings,
@@ -31,7 +31,7 @@ enum Exit {
     Failed,
     /// It may have succeeded or failed.
     Either,
-    /// It is not there, and nobody knows what its own call came to.
+    /// It is absent, and the outcome of its own call is unknown.
     Unheard,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
     }
 }
 
-/// Behind a block go those who entered it.
+/// Only programs that entered a block take a branch after it.
 fn branches_of_no_block(story: &Story, closings: &Closings, findings: &mut Findings) {
     for participant in &story.participants {
         for branch in &participant.branches {
@@ -88,7 +88,7 @@ fn branches_of_no_block(story: &Story, closings: &Closings, findings: &mut Findi
 }
 
 impl Block<'_> {
-    /// What was told at the exits: the same at each, and what the members make it.
+    /// The verdict at the exits: the same at each, and the one that follows from the members.
     fn verdict(&self, findings: &mut Findings) {
         let told = |exit: &(Generation, &Closing)| self.story.told(exit.0)?.verdict.as_ref();
         let Some(first) = self.exits.first() else { return };
@@ -128,7 +128,7 @@ impl Block<'_> {
         }
     }
 
-    /// How a member left, as far as its own calls and the first exit tell.
+    /// How a member left, by its own calls and the first exit.
     fn exit(
         &self,
         (generation, first): (Generation, &Closing),
@@ -183,8 +183,8 @@ impl Block<'_> {
         })
     }
 
-    /// Two programs never go two ways, and none goes another way than it was
-    /// told, or before it was.
+    /// No two programs take different branches, and none takes a branch other than its
+    /// verdict, or takes one before the verdict.
     fn branches(&self, findings: &mut Findings) {
         let mut ways: BTreeMap<bool, BTreeSet<String>> = BTreeMap::new();
         let verdicts: Vec<&Verdict> = self

@@ -1,6 +1,5 @@
-//! No round among all active processes closes with fewer members than the
-//! minimum. While nobody is in, it waits for the declared world, or for the
-//! minimum once the last call is over.
+//! No round among all active processes closes with fewer members than the minimum. While no
+//! process is in, it waits for the declared world, or for the minimum once the last call is over.
 //!
 //! A process is in from the first such closing that names it until it ends. So
 //! one with too few members for a formation has a member that an earlier one
@@ -14,8 +13,7 @@ use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::Moment;
 use crate::story::{Participant, Story};
 
-/// Whether the closing is one with which the members of a run form anew: none
-/// of them was in.
+/// Whether the members of a run form anew with this closing: none of them was in.
 pub(super) fn is_one(story: &Story, closings: &Closings, generation: Generation) -> bool {
     let closing = &closings[&generation];
     closing.round.is_of_all() && former(story, closings, generation).next().is_none()
@@ -72,8 +70,8 @@ fn least_of(numbers: impl Iterator<Item = u32>) -> u32 {
     numbers.min().unwrap_or(0).max(1)
 }
 
-/// When the last call is over at the earliest, if that is behind the closing:
-/// log time is never faster than the clock.
+/// When the last call is over at the earliest, if that is after the closing: log time is
+/// never faster than the clock.
 fn too_early<'s>(
     members: impl Iterator<Item = &'s Participant>,
     last_call_ms: u64,
@@ -102,8 +100,8 @@ fn former<'s>(
     others.map(|(other, _)| *other)
 }
 
-/// Whether a member may have been in without anybody having been told: before,
-/// it made a call of which nobody knows what it came to.
+/// Whether a member may have been in without any record of it: before, it made a call of
+/// unknown outcome.
 fn may_be_in(story: &Story, closing: &Closing) -> bool {
     closing.members.iter().zip(&closing.calls).any(|(member, call)| {
         let before = &story.participants[*member].calls[..call.unwrap_or(0)];

@@ -57,8 +57,7 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
     }
 }
 
-/// Calls between two generations of which nobody was told what they came to:
-/// an iteration that nobody heard of has at least one.
+/// Calls of unknown outcome between two generations: an unobserved iteration has at least one.
 fn untold(story: &Story, closings: &Closings, before: u64, after: u64) -> u64 {
     let round = &closings[&after].round;
     let from = closings.get(&before).map_or(0, |closing| closing.within.0);

@@ -1,5 +1,5 @@
-//! What closed each generation: named by the store's events, and counted only
-//! if what was observed says that it can be so.
+//! The cause of each closing: named by the store's events, and counted only if the
+//! observations allow it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +11,18 @@ use super::{Closings, Findings, Rule};
 use crate::history::Moment;
 use crate::story::{Participant, Story};
 
-/// What closed a generation, or happened with it. One can be of several kinds.
+/// The cause of a closing, or an event during it. One closing can be of several kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The last one arrived.
+    /// The last awaited process arrived.
     Arrival,
-    /// The agent of a process that was missing said that it is dead.
+    /// The agent of a missing process reported it dead.
     ProcessDeath,
     /// The lease of a process that was missing expired.
     LeaseExpiry,
-    /// Who was missing was evicted at the deadline.
+    /// A missing process was evicted at the deadline.
     Eviction,
-    /// Who was missing left.
+    /// A missing process left.
     Leave,
     /// A standby became active with it.
     Promotion,
@@ -31,7 +31,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds of causes.
     pub const ALL: [Kind; 7] = [
         Kind::Arrival,
         Kind::ProcessDeath,
@@ -57,7 +57,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Counts closings by kind; also answers the ends that nobody brought about.
+/// Counts closings by kind; also answers the ends without a recorded cause.
 pub(super) fn count(
     story: &Story,
     closings: &Closings,
@@ -68,11 +68,11 @@ pub(super) fn count(
     let mut ends: BTreeMap<Revision, Vec<Kind>> = BTreeMap::new();
     for (id, (revision, cause)) in &word.ends {
         let Some(kind) = kind_of(cause) else { continue };
-        // An incarnation that is not known was killed before it knew itself.
+        // An incarnation that is not known was killed before it got its number.
         let Some(participant) = story.find(id.0, id.1).map(|n| &story.participants[n]) else {
             continue;
         };
-        // The moment of an end is bounded by the closings at or behind it.
+        // The moment of an end is bounded by the closings at or after it.
         let closed = closings.iter().filter_map(|(generation, closing)| {
             let witness = story.outcome(story.closings[generation][0]).witness;
             (witness >= *revision).then_some(closing.within.1)
@@ -149,7 +149,7 @@ fn kind_of(cause: &Cause) -> Option<Kind> {
     }
 }
 
-/// Whether somebody had done, by a moment, what ends an incarnation in this way.
+/// Whether some action, by a moment, can have ended an incarnation for this cause.
 fn brought_about(participant: &Participant, cause: &Cause, by: Moment) -> bool {
     let Participant { leaves, dies, disturbed, contested, .. } = participant;
     let done: &[&Option<Moment>] = match cause {

@@ -2,16 +2,15 @@
 //!
 //! # What is judged
 //!
-//! An incarnation starts at the moment of its registration,
-//! somewhere between asking and being told, and ends at one moment, its *end*,
-//! or goes on. A *generation* closes at one moment, and a *run* is opened at
-//! one, which ends the run before. The history is valid iff all these moments
-//! can be placed so that for every generation that anybody was told of:
+//! An incarnation starts at the moment of its registration, between request and answer, and
+//! ends at one moment, its *end*, or goes on. A *generation* closes at one moment, and a
+//! *run* is opened at one, which ends the run before. The history is valid iff all these
+//! moments can be placed so that for every generation that any caller was notified of:
 //!
-//! 1. it closes within the call of everybody who was told, and after the call
-//!    of every other member, whose call must not have become void;
+//! 1. it closes within the calls of all members that were notified, and after the call of
+//!    every other member, whose call must not have become void;
 //! 2. every member has started before, and ends afterwards;
-//! 3. of everybody else in its scope nobody was to be waited for:
+//! 3. the rest of its scope was not to be waited for:
 //!    * among all active processes of a run: no other process has an incarnation that
 //!      has started, is active and goes on: at that moment each is not started,
 //!      ended, or a standby. A standby becomes active with the first such
@@ -25,35 +24,33 @@
 //!      a rank) has ended, or has called an advance since. At the first exit of
 //!      an atomic block it may also have withdrawn its exit, or called the entry
 //!      of that block again;
-//!    * a quorum waits for nobody;
+//!    * a quorum waits for no process;
 //! 4. generations of one round close in their order;
 //! 5. it closes before the next run is opened.
 //!
-//! The end of an incarnation may be anywhere, with these bounds: it is after the incarnation's
-//! start, and before the start of the process's next incarnation; before the next run
-//! is opened; before the incarnation was told that it is over, and before it was told that
-//! it has left; and not before anything
-//! that the incarnation did while nothing could have ended it behind its back (see
-//! [`story::Participant::suspect`](crate::story::Participant::suspect)): its calls and their
-//! answers. An incarnation that was neither killed, nor told that it is over, nor left,
-//! nor was replaced, and whose run is the last, has no end. This is what JAX says
-//! of failures: they may be moved, but not past another event of their process.
+//! The end of an incarnation may be anywhere, with these bounds: it is after the
+//! incarnation's start, and before the start of the process's next incarnation; before
+//! the next run is opened; before the incarnation was notified that it is over, and
+//! before it was notified that it has left; and not before anything that the incarnation
+//! did while nothing could have ended it without its knowledge (see
+//! [`story::Participant::suspect`](crate::story::Participant::suspect)): its calls and
+//! their answers. An incarnation that was neither killed, nor notified that it is over,
+//! nor left, nor was replaced, and whose run is the last, has no end. This is what JAX
+//! says of failures: they may be moved, but not past another event of their process.
 //!
-//! Beside this, [`Rule`] by rule: everybody is told the same of a generation,
-//! and is a member; nobody goes back; iterations grow by one; an incarnation is
-//! given once; nobody outside of a scope is named, and who is missing of it is
-//! listed; a quorum has most of the living members of the one before; what is
-//! told of a gather is what was brought, and of a vote what follows from that;
-//! behind an atomic block all take the same branch; a run forms, at first and
-//! after everybody has ended, with the declared world, or with the minimum after
-//! the last call, and never goes on with fewer than the minimum.
+//! Besides this, [`Rule`] by rule: all members get the same outcome of a generation, and
+//! are members; none goes back; iterations grow by one; an incarnation is given once; no
+//! process outside of a scope is named, and the absent ones are listed; a quorum has most
+//! of the living members of the one before; the outcome of a gather is what was brought,
+//! and of a vote what follows from that; after an atomic block all take the same branch;
+//! a run forms, at first and after all processes have ended, with the declared world, or
+//! with the minimum after the last call, and never goes on with fewer than the minimum.
 //!
 //! # What the store says
 //!
-//! Its revisions and events are compared with all of that: in their order, the
-//! same rules hold without any choice, and no moment lies outside of what was
-//! observed; every end has a cause that somebody brought about. Only then are
-//! closings counted by kind.
+//! Its revisions and events are compared with all of that: in their order, the same rules
+//! hold without any choice, and no moment is outside of the observations; every end has a
+//! recorded cause. Only then are closings counted by kind.
 
 mod agreement;
 mod blocks;
@@ -76,12 +73,12 @@ pub use self::sorts::Sort;
 use crate::history::{History, Moment, Round};
 use crate::story::Story;
 
-/// What was found.
+/// The findings of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// Generations that somebody was told of.
+    /// Generations that at least one member was notified of.
     pub rounds: usize,
-    /// Runs that somebody registered in.
+    /// Runs with at least one registration.
     pub runs: usize,
     /// Incarnations that registered.
     pub participants: usize,
@@ -89,11 +86,10 @@ pub struct Report {
     pub sorts: BTreeMap<Sort, usize>,
     /// How many closings were of each kind; one can be of several.
     pub kinds: BTreeMap<Kind, usize>,
-    /// The causes of ends that nobody brought about, as far as was recorded:
-    /// allowed, since a starved program looks like a dead one, and worth a look
-    /// if there are many.
+    /// The causes of ends that no recorded action explains: allowed, since a starved
+    /// program looks like a dead one, and worth a look if there are many.
     pub unprovoked: Vec<&'static str>,
-    /// What is wrong. Empty = the history is valid.
+    /// Violations found. Empty = the history is valid.
     pub violations: Vec<Violation>,
 }
 
@@ -102,34 +98,33 @@ pub struct Report {
 pub struct Violation {
     /// The rule that is broken.
     pub rule: Rule,
-    /// What happened.
+    /// Description of the violation.
     pub text: String,
 }
 
-/// The rules.
+/// A rule of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// The records make sense, each program's in its order.
     Sense,
-    /// All members are told the same, and are members.
+    /// All members get the same outcome, and are members.
     Agreement,
-    /// Nobody goes back to an earlier generation.
+    /// No member goes back to an earlier generation.
     Growth,
-    /// Whoever is named was inside, and had not ended.
+    /// Every named member was inside, and had not ended.
     Presence,
-    /// Whoever is alive and active is named.
+    /// Every process that is alive and active is named.
     Absence,
-    /// An incarnation that is told to be over ends, once, before the next one starts.
+    /// An incarnation that is reported over ends, once, before the next one starts.
     Finality,
-    /// A new run ends the one before: nothing closes there any more.
+    /// A new run ends the one before: no round closes there any more.
     Run,
-    /// No round closes with fewer than the minimum; while nobody is in, it waits
-    /// for the declared world.
+    /// No round closes with fewer than the minimum; while no process is in, it waits for
+    /// the declared world.
     Formation,
-    /// Nobody outside of a set or a generation is named, and who is missing of
-    /// it is listed.
+    /// No process outside of a set or a generation is named, and the absent ones are listed.
     Scope,
-    /// What is told of a gather is what its members brought.
+    /// The values of a gather are those that its members brought.
     Payload,
     /// A quorum has as many members as its callers said, most of the living ones of
     /// the one before among them.
@@ -138,12 +133,12 @@ pub enum Rule {
     Vote,
     /// An atomic block ends as its members have left it.
     Block,
-    /// Behind an atomic block all take the same branch.
+    /// After an atomic block all take the same branch.
     Branch,
     /// Iterations grow by one, have ranks that fit, and promote standbys up to the
     /// declared world.
     Iteration,
-    /// What the store says fits what was observed.
+    /// The store's own account fits the observations.
     Testimony,
     /// The search for a placement was given up: not a pass.
     Undecided,
@@ -199,7 +194,7 @@ impl Report {
     }
 }
 
-/// Judges a history.
+/// Judges a history of rounds.
 pub fn check(history: &History) -> Report {
     let story = Story::of(history);
     let mut findings = Findings::default();
@@ -227,7 +222,7 @@ pub fn check(history: &History) -> Report {
     }
 }
 
-/// A generation, as far as observation tells when it closed.
+/// A generation, with the bounds of its closing by observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Closing {
     /// The place of its run.

@@ -1,4 +1,4 @@
-//! What comes out of what everybody brought: gathers and votes.
+//! Outcomes that follow from what all members brought: gathers and votes.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::story::{Call, Story};
 /// The value that agrees, in a vote of yes and no.
 const YES: &[u8] = b"yes";
 
-/// Most combinations of what may have been brought that are tried.
+/// Most combinations of possible values that are tried.
 const COMBINATIONS_MAX: usize = 4_096;
 
 /// One of a scope; without an incarnation if only its process is named, and it
@@ -30,8 +30,8 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
     }
 }
 
-/// What a member may have brought to a closing: by the call that was counted
-/// or, if it was told nothing, by any that may have been.
+/// What a member may have brought to a closing: by the call that was counted or, if it
+/// got no answer, by any call that may have been.
 pub(super) fn brought<'s>(
     story: &'s Story,
     closings: &Closings,
@@ -58,8 +58,7 @@ fn counted(closing: &Closing, member: usize) -> Option<usize> {
     closing.calls[place]
 }
 
-/// Whether a call of which nobody knows what it came to may be in a closing: it
-/// began before the closing.
+/// Whether a call of unknown outcome may be in a closing: it began before the closing.
 fn may_be_counted(call: &Call, closing: &Closing) -> bool {
     call.is_open() && call.arrival.round == closing.round && call.at <= closing.observed.1
 }
@@ -156,7 +155,7 @@ fn voted(
     }
 }
 
-/// What one of the scope may have voted; none = it was not there.
+/// Possible votes of a process of the scope; none = it was not there.
 fn votes<'s>(
     story: &'s Story,
     closings: &Closings,
@@ -171,7 +170,7 @@ fn votes<'s>(
     })
 }
 
-/// The n-th way to take one of each.
+/// The n-th combination of one of each.
 fn combination<'s>(possible: &[Vec<Option<&'s Blob>>], mut n: usize) -> Vec<Option<&'s Blob>> {
     let mut taken = Vec::new();
     for of_one in possible {
@@ -185,7 +184,7 @@ fn combination<'s>(possible: &[Vec<Option<&'s Blob>>], mut n: usize) -> Vec<Opti
 struct Count {
     carried: bool,
     value: Option<Blob>,
-    /// The places of those who stand against it.
+    /// The places of the members against it.
     against: Vec<usize>,
 }
 

@@ -101,8 +101,8 @@ fn end_of(participant: &Participant, succeeded: bool) -> (Moment, Moment) {
 }
 
 impl Placement<'_> {
-    /// A run is opened between the moment from which on somebody may do that,
-    /// and the first registration in it or in a later one; in their order.
+    /// A run is opened between the moment from which on that is possible and the first
+    /// registration in it or in a later one; in their order.
     fn runs(&mut self) {
         for (n, run) in self.story.runs.iter().enumerate() {
             let participants =
@@ -247,7 +247,7 @@ impl Placement<'_> {
         Closing { run, round, members, calls, observed, within: observed }
     }
 
-    /// Nobody of a run hears of what closed after the next one was opened.
+    /// No process of a run is notified of a closing after the next run was opened.
     fn before_the_next_run(
         &mut self,
         generation: Generation,
@@ -295,7 +295,7 @@ impl Placement<'_> {
         }
     }
 
-    /// The call by which a member that was not told came to be inside.
+    /// The call by which a member without an answer came to be inside.
     fn arrival(&self, member: usize, round: &Round, generation: Generation) -> Option<usize> {
         let mut found = None;
         for (n, call) in self.story.participants[member].calls.iter().enumerate() {

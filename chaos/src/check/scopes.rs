@@ -1,5 +1,5 @@
-//! A closing names nobody outside of its scope, and lists who of a set or a
-//! generation was not there.
+//! A closing names no process outside of its scope, and lists the absent ones of a set or
+//! a generation.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ fn strangers(
     }
 }
 
-/// Whoever is in the scope and no member is listed, the first ones of many.
+/// The processes in the scope that are no members are listed, the first ones of many.
 /// Rounds with a conclusion of their own need not list them.
 fn absent(
     story: &Story,

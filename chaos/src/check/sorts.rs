@@ -1,4 +1,4 @@
-//! What sort of round each generation was, by what its members called and got.
+//! The sort of each round, from the calls and outcomes of its members.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,9 +13,9 @@ use crate::story::Story;
 /// A sort of rounds. One can be of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sort {
-    /// Who is alive.
+    /// A roll call.
     Live,
-    /// Whoever came first.
+    /// A quorum: the first arrivals.
     Quorum,
     /// The next iteration.
     Advance,
@@ -42,14 +42,14 @@ pub enum Sort {
     /// Under a name under which a round among another generation went on at the
     /// same time.
     SameName,
-    /// Nobody was in before.
+    /// A formation: no process was in before.
     Formation,
     /// In a run that had ended another one.
     LaterRun,
 }
 
 impl Sort {
-    /// All of them.
+    /// All sorts of rounds.
     pub const ALL: [Sort; 16] = [
         Sort::Live,
         Sort::Quorum,

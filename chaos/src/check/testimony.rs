@@ -1,6 +1,6 @@
-//! What the store says of itself, compared with what was observed: in the order
-//! of its revisions the same rules hold, and no moment lies outside of what was
-//! observed. A history without testimony has nothing to compare.
+//! The store's own account, compared with the observations: in the order of its revisions
+//! the same rules hold, and no moment is outside of the observations. A history without
+//! testimony has nothing to compare.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::{Moment, Verb};
 use crate::story::{END, NEVER, Participant, Run, Story};
 
-/// Of those who lived in a run when it ended.
+/// Cause of the end of processes that were alive when their run ended.
 static RUN_ENDED: Cause = Cause::RunEnded;
 
-/// What one revision did, in the order in which it did it.
+/// The effects of one revision, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Deed {
     End,
@@ -21,7 +21,7 @@ enum Deed {
     Close,
 }
 
-/// What the store says of incarnations.
+/// The store's account of incarnations.
 #[derive(Debug, Default)]
 pub(super) struct Word<'s> {
     pub starts: BTreeMap<(ProcessId, Incarnation), Revision>,
@@ -85,8 +85,7 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
     iterations(story, findings);
 }
 
-/// Who was inside and who was not, by revisions alone, and whether the run went
-/// on.
+/// Members and absent ones, by revisions alone, and whether the run went on.
 fn members(
     story: &Story,
     word: &Word<'_>,
@@ -108,7 +107,7 @@ fn members(
         let expected = || match (&closing.round.among, participant.role) {
             _ if closing.round.verb == Verb::Quorum => false,
             (Among::Set(set), _) => set.contains(&participant.process),
-            // Who has gone to an advance is expected no longer; when that was, no event says.
+            // A process that went to an advance is no longer expected; no event says when.
             (Among::Generation(_), _) => false,
             (Among::Active, Role::Active) => !waits_outside(story, participant, closing, witness),
             (Among::Active, Role::Standby) => {
@@ -148,7 +147,7 @@ fn waits_outside(
     closing.round.verb != Verb::Advance && waits && !is_member()
 }
 
-/// When a standby became active, as the store says.
+/// When a standby became active, by the store's account.
 fn active_since(story: &Story, participant: &Participant) -> Option<Revision> {
     let promoted = story.testimony.iter().find(|event| {
         matches!(event.what, EventKind::Promoted { process, incarnation, .. } if (process, incarnation) == participant.id())
@@ -197,8 +196,8 @@ fn in_order(story: &Story, word: &Word<'_>, closings: &Closings, findings: &mut 
     }
 }
 
-/// The iterations that the store says it began with other members grow, and
-/// those between them have the members of the one before.
+/// The iterations that the store reports with other members grow, and those between them
+/// have the members of the one before.
 fn iterations(story: &Story, findings: &mut Findings) {
     let mut said = BTreeMap::new();
     let mut latest = None;

@@ -18,7 +18,7 @@ const LOOK_TIME_MAX: Duration = Duration::from_millis(1_500);
 /// An agent, running or not.
 #[derive(Debug)]
 pub(super) struct Agent {
-    /// Where it speaks TCPStore.
+    /// Address of its TCPStore port.
     address: String,
     slot: Slot,
 }
@@ -58,19 +58,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// SIGKILL; answers how the system says that it ended.
+    /// Sends SIGKILL; answers how the process ended.
     pub async fn kill_agent(&mut self, n: usize) -> anyhow::Result<ExitStatus> {
         let end = self.agent_mut(n)?.slot.end(Signal::SIGKILL).await?;
         self.note_end_of_agent(n, end);
         Ok(end)
     }
 
-    /// SIGSTOP; answers whether the system says that it is stopped.
+    /// Sends SIGSTOP; answers whether the system reports it stopped.
     pub async fn pause_agent(&mut self, n: usize) -> anyhow::Result<bool> {
         self.agent_mut(n)?.slot.pause().await
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume_agent(&mut self, n: usize) -> anyhow::Result<()> {
         self.agent_mut(n)?.slot.resume()
     }

@@ -1,4 +1,4 @@
-//! Where the programs of Holdfast are.
+//! Paths of Holdfast's programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +34,7 @@ impl Binaries {
         Ok(Binaries { folder })
     }
 
-    /// A command for one of them, free of the settings of whoever runs this.
+    /// A command for one of them, without Holdfast's variables of this environment.
     pub fn command(&self, name: &str) -> Command {
         without_settings(&self.folder.join(name))
     }

@@ -45,7 +45,7 @@ esac > /dev/null
 pub struct Containers {
     project: String,
     endpoints: Vec<String>,
-    // Given back when the containers are gone.
+    // Freed after the containers have ended.
     _ports: Ports,
     _state: StateFile,
 }
@@ -82,7 +82,7 @@ impl Containers {
         &self.endpoints
     }
 
-    /// What does this to a node.
+    /// Command that applies this verb and fault to a node.
     pub fn command(&self, verb: &str, fault: &str, node: NodeId) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", FAULTS, "sh", verb, fault, &self.project, &format!("node{node}")]);
@@ -118,7 +118,7 @@ pub(super) fn remove(project: &str) -> anyhow::Result<bool> {
     Ok(any)
 }
 
-/// How what a project may have made is listed, and removed, in this order.
+/// Commands that list and remove what a project may have made, in this order.
 fn kinds() -> [(Vec<&'static str>, Vec<&'static str>); 3] {
     [
         (vec!["ps", "--all"], vec!["rm", "--force", "--volumes"]),
@@ -145,7 +145,7 @@ fn tool() -> anyhow::Result<Vec<String>> {
     bail!("there is neither `docker compose` nor `docker-compose`; install one of them")
 }
 
-/// What a command says; an error with its words if it fails.
+/// Output of a command; an error with that output if it fails.
 fn said(mut command: Command) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {:?}", command.get_program()))?;
@@ -154,7 +154,7 @@ fn said(mut command: Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Who breaks the nodes of a cluster that is there.
+/// What injects faults into the nodes of an existing cluster.
 #[derive(Debug)]
 pub enum Breaker {
     /// A program of its owner: `PROGRAM inject|verify|heal FAULT NODE`.
@@ -164,7 +164,7 @@ pub enum Breaker {
 }
 
 impl Breaker {
-    /// What does this to a node.
+    /// Command that applies this verb and fault to a node.
     pub fn command(&self, verb: &str, fault: &str, node: NodeId) -> Command {
         match self {
             Breaker::Program(program) => {

@@ -20,19 +20,19 @@ use super::{Cluster, FOLDER_PREFIX};
 const IMAGE_BYTES: u64 = 192 << 20;
 /// How big the one is that is only tried.
 const PROBE_BYTES: u64 = 16 << 20;
-/// What takes all that is left.
+/// The file that takes all free space.
 const FILLER: &str = "filler";
 /// It is taken in pieces of at most and at least so many bytes.
 const PIECES: std::ops::RangeInclusive<i64> = 4_096..=16 << 20;
 /// Between two tries to unmount what is still in use, and how many.
 const BUSY_LOOK_EVERY: Duration = Duration::from_millis(50);
 const BUSY_LOOKS_MAX: u32 = 100;
-/// How often an image is copied that changes meanwhile.
+/// Most copies of an image that changes while it is copied.
 const COPIES_MAX: u32 = 5;
-/// What is compared of two images at once, and counted.
+/// Bytes of two images that are compared and counted at once.
 const CHUNK_BYTES: usize = 1 << 20;
 const BLOCK_BYTES: usize = 4_096;
-/// What the system has mounted.
+/// Mounts of the system.
 const MOUNTS: &str = "/proc/self/mounts";
 
 /// See the module. Unmounted when dropped.
@@ -58,9 +58,8 @@ impl Disk {
         Ok(Disk { mount })
     }
 
-    /// What a loss of power leaves: the image as it is now, which lacks all that the
-    /// kernel has not written to it yet. Nobody may use the file system any more.
-    /// Answers how many blocks were lost.
+    /// Simulates a loss of power: the image as it is now, without what the kernel has not
+    /// written to it yet. The file system must be unused. Answers how many blocks were lost.
     pub(super) fn lose_unsynced(&self) -> anyhow::Result<u64> {
         let image = image(&self.mount);
         let lost = image.with_extension("lost");
@@ -77,12 +76,12 @@ impl Disk {
         self.mount.join("data")
     }
 
-    /// From now on whoever writes waits.
+    /// Makes all writers wait from now on.
     pub(super) fn freeze(&self) -> anyhow::Result<()> {
         run("fsfreeze", &["-f"], &[&self.mount])
     }
 
-    /// What waited is written.
+    /// Lets waiting writes through.
     pub(super) fn thaw(&self) -> anyhow::Result<()> {
         thaw(&self.mount)
     }
@@ -121,11 +120,11 @@ impl Disk {
         Ok(())
     }
 
-    /// Checks it, and mounts it again. Nobody may use it.
+    /// Checks it, and mounts it again. It must be unused.
     pub(super) fn repair(&self) -> anyhow::Result<()> {
         let image = image(&self.mount);
         unmount(&self.mount)?;
-        // In a file of its own: what the kernel still knows of the other one is forgotten.
+        // In a file of its own, since the kernel caches the other one.
         let checked = image.with_extension("checked");
         copy_at_rest(&image, &checked)?;
         let mut command = Command::new("e2fsck");
@@ -138,7 +137,7 @@ impl Disk {
         attach(&image, &self.mount)
     }
 
-    /// Forgets it with all that is on it. Nobody may use it any more.
+    /// Deletes it with all that is on it. It must be unused.
     pub(super) fn delete(self) -> anyhow::Result<()> {
         unmount(&self.mount)?;
         let image = image(&self.mount);
@@ -166,7 +165,7 @@ impl Cluster {
         self.disk(id)?.fill()
     }
 
-    /// Gives back what filled it; a node that ended is started again.
+    /// Frees the space again; a node that ended is restarted.
     pub fn clear_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
         self.disk(id)?.clear()?;
         self.restart_if_ended(id)
@@ -205,14 +204,13 @@ impl Cluster {
         self.disk(id)?.freeze()
     }
 
-    /// Lets it go on.
+    /// Ends the stall of a node's disk.
     pub fn thaw_disk(&self, id: NodeId) -> anyhow::Result<()> {
         self.disk(id)?.thaw()
     }
 }
 
-/// Mounts an image. What is not synced reaches it late: that is what a loss of power
-/// takes away.
+/// Mounts an image. Unsynced data reaches it late: that is lost with the power.
 fn attach(image: &Path, mount: &Path) -> anyhow::Result<()> {
     run("mount", &["-o", "loop,commit=300,errors=remount-ro"], &[image, mount])
 }
@@ -262,7 +260,7 @@ pub(super) fn is_mounted(mount: &Path) -> bool {
     places.any(|place| Path::new(&place) == named)
 }
 
-/// What the kernel says of what is mounted there: the device, and with which options.
+/// Device and options of what is mounted there, as the kernel reports them.
 fn mounted(mount: &Path) -> Option<(String, String)> {
     let mounts = fs::read_to_string(MOUNTS).ok()?;
     let named = mount.canonicalize().ok()?;
@@ -278,7 +276,7 @@ fn device(mount: &Path) -> Option<String> {
     Some(mounted(mount)?.0.rsplit('/').next()?.to_owned())
 }
 
-/// Whether what is mounted there can only be read.
+/// Whether the file system mounted there is read-only.
 fn is_read_only(mount: &Path) -> bool {
     let options = mounted(mount).map(|it| it.1).unwrap_or_default();
     options.split(',').any(|option| option == "ro" || option == "emergency_ro")
@@ -325,7 +323,7 @@ pub fn forbidden() -> Option<String> {
     }
     let tried = || {
         let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir()?;
-        // Recorded, so that `heal` finds it if this is killed meanwhile.
+        // Recorded, so that `heal` finds it if this process is killed.
         let mut state = StateFile::create(Some(folder.path()))?;
         let disk = Disk::of_size(folder.path().join("disk-0"), PROBE_BYTES, &mut state)?;
         disk.freeze()?;
@@ -337,7 +335,7 @@ pub fn forbidden() -> Option<String> {
 
 fn run(program: &str, arguments: &[&str], paths: &[&Path]) -> anyhow::Result<()> {
     let mut command = Command::new(program);
-    // What they say is looked into.
+    // Their output is parsed.
     command.args(arguments).args(paths).stdin(Stdio::null()).env("LC_ALL", "C");
     let output = command.output().with_context(|| format!("cannot run {program}"))?;
     let words = String::from_utf8_lossy(&output.stderr);

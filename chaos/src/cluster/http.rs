@@ -24,7 +24,7 @@ pub struct Request<'a> {
     pub path: &'a str,
     /// Headers besides the usual ones.
     pub headers: Vec<(&'static str, String)>,
-    /// The body, JSON or nothing.
+    /// The body: JSON, or empty.
     pub body: String,
 }
 
@@ -33,27 +33,27 @@ pub struct Request<'a> {
 pub struct Response {
     /// Its status code.
     pub status: u16,
-    /// Its body.
+    /// Its body, as bytes.
     pub body: Vec<u8>,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
-    /// Nothing was sent.
+    /// The request was not sent.
     #[error("no connection to {address}: {why}")]
     NotSent {
-        /// The node.
+        /// Address of the node.
         address: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// It was sent, and maybe heard.
+    /// It was sent, and may have arrived.
     #[error("no answer from {address}: {why}")]
     NoAnswer {
-        /// The node.
+        /// Address of the node.
         address: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
 }
@@ -107,7 +107,7 @@ async fn exchange(
     parse(&answer)
 }
 
-/// Reads an answer whose connection has been closed.
+/// Parses an answer whose connection has been closed.
 fn parse(answer: &[u8]) -> anyhow::Result<Response> {
     let end =
         answer.windows(4).position(|it| it == b"\r\n\r\n").context("the answer has no head")?;
@@ -128,7 +128,7 @@ fn parse(answer: &[u8]) -> anyhow::Result<Response> {
     Ok(Response { status: status.parse()?, body: body.to_vec() })
 }
 
-/// What a node says of the cluster; none if it does not answer in time.
+/// A node's view of the cluster; none if it does not answer in time.
 pub async fn status(address: &str) -> Option<Status> {
     status_with(address, Vec::new()).await
 }
@@ -140,7 +140,7 @@ pub async fn status_with(address: &str, headers: Vec<(&'static str, String)>) ->
     (response.status == 200).then(|| serde_json::from_slice(&response.body).ok()).flatten()
 }
 
-/// A number that a node measures; none if it does not tell in time.
+/// A number that a node measures; none if it does not answer in time.
 pub async fn metric(address: &str, name: &str) -> Option<f64> {
     let request = Request { method: "GET", path: routes::METRICS, ..Request::default() };
     let response = send(address, &request, LOOK_TIME_MAX).await.ok()?;
@@ -159,7 +159,7 @@ pub async fn is_alive(address: &str) -> bool {
     send(address, &request, LOOK_TIME_MAX).await.is_ok()
 }
 
-/// Whether a node says that it is ready.
+/// Whether a node reports that it is ready.
 pub async fn is_ready(address: &str) -> bool {
     let request = Request { method: "GET", path: routes::READYZ, ..Request::default() };
     send(address, &request, LOOK_TIME_MAX).await.is_ok_and(|response| response.status == 200)

@@ -6,9 +6,9 @@
 //! | [`binaries`] | where the programs are |
 //! | [`containers`] | a cluster of containers, in the place of processes |
 //! | [`disks`] | a file system for each node |
-//! | [`process`] | a child, and how it is told apart from others |
+//! | [`process`] | a child, and how it is distinguished from others |
 //! | `slot` | the place of a program: it runs, is paused, or is down |
-//! | `private` | the folder that nobody else writes |
+//! | `private` | the folder that no other user writes |
 //! | [`ports`] | ports that no other run gets |
 //! | [`http`] | plain HTTP to one node |
 //! | [`tcpstore`] | TCPStore's protocol, to one agent |
@@ -59,7 +59,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(30);
 /// Log entries after which a node makes a snapshot: a short run sees some.
 const SNAPSHOT_ENTRIES: &str = "500";
 
-/// How often nodes whose disks are damaged look for that.
+/// Scrub interval of nodes whose disks are damaged.
 const SCRUB_EVERY: &str = "2s";
 
 /// What the nodes of a run need, so that it can be broken.
@@ -87,7 +87,7 @@ pub struct Cluster {
     folder: TempDir,
     state: StateFile,
     next_id: NodeId,
-    /// Ends that nobody asked for, and what else must not be.
+    /// Ends without a known cause, and other unexpected events.
     unasked: Vec<String>,
 }
 
@@ -226,7 +226,7 @@ impl Cluster {
     }
 
     /// Deletes the data folder of a node that is down, starts it, and waits for its end;
-    /// none if it goes on.
+    /// none if it keeps running.
     pub async fn launch_without_folder(
         &mut self,
         id: NodeId,
@@ -249,7 +249,7 @@ impl Cluster {
         Ok(None)
     }
 
-    /// SIGKILL; answers how the system says that it ended.
+    /// Sends SIGKILL; answers how the process ended.
     pub async fn kill(&mut self, id: NodeId) -> anyhow::Result<ExitStatus> {
         self.end(id, Signal::SIGKILL).await
     }
@@ -265,12 +265,12 @@ impl Cluster {
         Ok(status)
     }
 
-    /// SIGSTOP; answers whether the system says that it is stopped.
+    /// Sends SIGSTOP; answers whether the system reports it stopped.
     pub async fn pause(&mut self, id: NodeId) -> anyhow::Result<bool> {
         self.node_mut(id)?.slot.pause().await
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&mut self, id: NodeId) -> anyhow::Result<()> {
         self.node_mut(id)?.slot.resume()
     }
@@ -307,7 +307,7 @@ impl Cluster {
         self.revive_agents()
     }
 
-    /// Takes everything away that may still be broken, whoever broke it.
+    /// Removes all faults that may still be there, whatever injected them.
     pub async fn mend(&mut self) -> anyhow::Result<()> {
         if let Some(network) = &self.network {
             network.clear()?;
@@ -318,8 +318,7 @@ impl Cluster {
         }
         self.revive()?;
         let began = Instant::now();
-        // A signal that was sent a moment ago may still be on its way, and so may a
-        // change of members.
+        // A signal or a change of members may still be in flight.
         while began.elapsed() < PATIENCE {
             let settled = self.settle_members().await;
             if settled.is_ok()
@@ -334,7 +333,7 @@ impl Cluster {
         self.wait_healthy().await
     }
 
-    /// Forgets a process that has ended, and remembers an end that nobody asked for.
+    /// Forgets a process that has ended, and records an unexpected end.
     fn note_end(&mut self, id: NodeId, end: ExitStatus) {
         let log = self.log(id);
         let unasked = self.nodes.get_mut(&id).and_then(|node| node.slot.clear(end, &log));
@@ -348,13 +347,12 @@ impl Cluster {
         self.note_ends_of_agents();
     }
 
-    /// Something that must not be was seen.
+    /// Records something that must not happen.
     pub fn complain(&mut self, text: String) {
         self.unasked.push(text);
     }
 
-    /// All ends since the last time that nobody asked for, and what else must not be,
-    /// in words.
+    /// Unexpected ends and other complaints since the last call, in words.
     pub fn take_unasked(&mut self) -> Vec<String> {
         self.note_ends();
         std::mem::take(&mut self.unasked)
@@ -366,7 +364,7 @@ impl Cluster {
         self.nodes.iter_mut().filter_map(end).collect()
     }
 
-    /// All nodes.
+    /// Ids of all nodes.
     pub fn ids(&self) -> Vec<NodeId> {
         self.nodes.keys().copied().collect()
     }
@@ -381,18 +379,18 @@ impl Cluster {
         self.nodes.get(&id).is_some_and(|it| !it.slot.is_empty() && !it.slot.is_paused())
     }
 
-    /// Where a node listens.
+    /// Address at which a node listens.
     pub fn address(&self, id: NodeId) -> anyhow::Result<&str> {
         let node = self.nodes.get(&id).with_context(|| format!("there is no node {id}"))?;
         Ok(&node.address)
     }
 
-    /// Where all nodes listen.
+    /// Addresses of all nodes.
     pub fn addresses(&self) -> Vec<String> {
         self.nodes.values().map(|node| node.address.clone()).collect()
     }
 
-    /// What a node keeps.
+    /// Data folder of a node.
     pub fn data_dir(&self, id: NodeId) -> PathBuf {
         match self.nodes.get(&id).and_then(|node| node.disk.as_ref()) {
             Some(disk) => disk.folder(),
@@ -405,17 +403,17 @@ impl Cluster {
         self.folder.path()
     }
 
-    /// The network that the nodes are on, if it is one of their own.
+    /// The network of the nodes, if they have one of their own.
     pub fn network(&self) -> Option<&Network> {
         self.network.as_ref()
     }
 
-    /// A client that is told of all nodes.
+    /// A client that knows all nodes.
     pub fn client(&self) -> Client {
         Client::new(Options::new(self.addresses()))
     }
 
-    /// What each node says of the cluster that answers.
+    /// The view of the cluster of each node that answers.
     pub async fn statuses(&self) -> Vec<(NodeId, Status)> {
         let mut statuses = Vec::new();
         for (id, node) in &self.nodes {
@@ -451,7 +449,7 @@ impl Cluster {
         self.healthy_within(PATIENCE).await
     }
 
-    /// The same, whatever becomes of the agents.
+    /// The same, regardless of the agents.
     pub async fn wait_ready(&mut self) -> anyhow::Result<()> {
         self.ready_within(PATIENCE, false).await
     }
@@ -506,7 +504,7 @@ impl Cluster {
         }
     }
 
-    /// The file with what a node says.
+    /// Log file of a node.
     pub fn log(&self, id: NodeId) -> PathBuf {
         self.log_file(&format!("node-{id}"))
     }
@@ -554,8 +552,8 @@ impl Cluster {
         }
     }
 
-    /// Brings the members and the nodes together after a change that was ended
-    /// halfway: learners get their vote; who is a member on one side only is dropped.
+    /// Brings members and nodes together after a change that was interrupted: learners
+    /// get their vote; a member on one side only is dropped.
     async fn settle_members(&mut self) -> anyhow::Result<()> {
         let (leader, _) = self.leader().await?;
         let status = http::status(self.address(leader)?).await;
@@ -596,7 +594,7 @@ impl Cluster {
     }
 }
 
-/// What a change of members that was ended halfway leaves behind.
+/// What an interrupted change of members left.
 #[derive(Debug, PartialEq, Eq)]
 struct Unsettled {
     /// Members that run here and have no vote yet.
@@ -623,7 +621,7 @@ fn unsettled(members: &BTreeMap<NodeId, bool>, nodes: &[NodeId]) -> Unsettled {
 
 /// An operator's wish, again until it is known to be fulfilled.
 pub async fn wish(client: &Client, admin: &Admin) -> anyhow::Result<()> {
-    /// What the cluster says to an operator whose wish came true before.
+    /// Answers of the cluster when an operator's change is already done.
     const DONE_BEFORE: [&str; 4] =
         ["is a member already", "votes already", "there is no node", "leads already"];
     let began = Instant::now();
@@ -636,7 +634,7 @@ pub async fn wish(client: &Client, admin: &Admin) -> anyhow::Result<()> {
         if DONE_BEFORE.into_iter().any(|done| text.contains(done)) {
             return Ok(());
         }
-        // What catches up and what another change hinders is possible later.
+        // Retried: a learner that catches up, and another change that is in progress.
         let later = matches!(
             &error,
             Error::Refused(problem)

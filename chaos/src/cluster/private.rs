@@ -1,4 +1,4 @@
-//! The folder of this user's runs: nobody else may write what `heal` obeys.
+//! The folder of this user's runs: no other user may write the files that `heal` obeys.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(super) fn folder(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Makes a folder that nobody else sees into; refuses one of somebody else.
+/// Makes a folder that no other user can read; refuses one of another user.
 fn own(folder: &Path) -> anyhow::Result<&Path> {
     let made = std::fs::DirBuilder::new().mode(0o700).create(folder);
     if let Err(error) = made

@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 /// Between two looks at whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A process of this machine, told apart from a later one with the same number.
+/// A process of this machine, distinct from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     /// When it was started, in ticks since the machine was.
     pub start_ticks: u64,
@@ -35,7 +35,7 @@ impl Identity {
         stat(self.pid).is_some_and(|(state, start)| start == self.start_ticks && state != 'Z')
     }
 
-    /// Sends a signal, unless the number belongs to somebody else by now.
+    /// Sends a signal, unless another process has the number by now.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         anyhow::ensure!(self.runs(), "process {} has ended", self.pid);
         let pid = i32::try_from(self.pid).context("a process id")?;
@@ -63,7 +63,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it; what it writes is appended to `log`.
+    /// Starts it; its output is appended to `log`.
     pub fn start(mut command: Command, log: &Path) -> anyhow::Result<Process> {
         let open = || File::options().create(true).append(true).open(log);
         let file = open().with_context(|| log.display().to_string())?;
@@ -74,7 +74,7 @@ impl Process {
         Ok(Process { child, identity, told: None })
     }
 
-    /// Which it is.
+    /// Its number and start time.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -88,8 +88,7 @@ impl Process {
         Ok(())
     }
 
-    /// Whether it was told to end, and ended so: cleanly on SIGTERM, by signal 9 on
-    /// SIGKILL.
+    /// Whether it was asked to end, and did so: cleanly on SIGTERM, by signal 9 on SIGKILL.
     pub fn was_told(&self, end: ExitStatus) -> bool {
         match self.told {
             Some(Signal::SIGKILL) => end.signal() == Some(Signal::SIGKILL as i32),
@@ -98,7 +97,7 @@ impl Process {
         }
     }
 
-    /// Whether the system says that it is stopped.
+    /// Whether the system reports it stopped.
     pub fn is_stopped(&self) -> bool {
         stat(self.identity.pid).is_some_and(|(state, _)| state == 'T')
     }

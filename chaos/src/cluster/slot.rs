@@ -14,18 +14,18 @@ use super::process::Process;
 /// Bound on the wait until the system shows a process as stopped.
 const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// A program's place in the cluster.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// What it is called.
+    /// Name for messages.
     name: String,
     process: Option<Process>,
     is_paused: bool,
-    /// Whether a fault may end it, as a node ends that cannot go on and says why.
+    /// Whether a fault may end it, as a node does that cannot go on and reports why.
     may_end: bool,
 }
 
-/// What a program ends with that cannot go on.
+/// Exit code of a program that cannot go on.
 const FAILED: i32 = 1;
 
 impl Slot {
@@ -40,12 +40,12 @@ impl Slot {
         (self.is_paused, self.may_end) = (false, false);
     }
 
-    /// From here on a fault may end it, until that is over or it is started again.
+    /// Allows a fault to end it, until the fault is over or it is started again.
     pub(super) fn may_end(&mut self) {
         self.may_end = true;
     }
 
-    /// Whether it ended in a way in which a fault may end it.
+    /// Whether a fault may have ended it with this status.
     pub(super) fn ended_of_fault(&self, end: ExitStatus) -> bool {
         self.may_end && end.code() == Some(FAILED)
     }
@@ -80,7 +80,7 @@ impl Slot {
         process.ended(PATIENCE).await
     }
 
-    /// SIGSTOP; answers whether the system says that it is stopped.
+    /// Sends SIGSTOP; answers whether the system reports it stopped.
     pub(super) async fn pause(&mut self) -> anyhow::Result<bool> {
         self.process()?.signal(Signal::SIGSTOP)?;
         self.is_paused = true;
@@ -94,7 +94,7 @@ impl Slot {
         Ok(false)
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub(super) fn resume(&mut self) -> anyhow::Result<()> {
         self.process()?.signal(Signal::SIGCONT)?;
         self.is_paused = false;
@@ -106,8 +106,7 @@ impl Slot {
         self.process.as_mut()?.end()
     }
 
-    /// Forgets a process that has ended; what there is to say if nobody had told it
-    /// to end so.
+    /// Forgets a process that has ended; answers a complaint if it was not asked to end so.
     pub(super) fn clear(&mut self, end: ExitStatus, log: &Path) -> Option<String> {
         let process = self.process.take()?;
         let name = &self.name;

@@ -16,13 +16,13 @@ use crate::network;
 const END_LOOK_EVERY: Duration = Duration::from_millis(20);
 const END_LOOKS_MAX: u32 = 250;
 
-/// What a run has made.
+/// Everything that a run has made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// The run itself.
+    /// The process of the run itself.
     pub owner: Identity,
-    /// Its nodes.
+    /// Processes that it started.
     pub processes: Vec<Identity>,
     /// The folder of its nodes, if it made one.
     pub folder: Option<PathBuf>,
@@ -43,13 +43,13 @@ pub struct StateFile {
     state: State,
 }
 
-/// Where the state of all runs of this user is.
+/// Folder of the state of all runs of this user.
 fn place() -> anyhow::Result<PathBuf> {
     private::folder("runs")
 }
 
 impl StateFile {
-    /// Of this process.
+    /// The state file of this process.
     pub fn create(folder: Option<&Path>) -> anyhow::Result<StateFile> {
         let owner = Identity::of(std::process::id()).context("this process has a number")?;
         let path = place()?.join(format!("{}-{}.json", owner.pid, owner.start_ticks));
@@ -67,7 +67,7 @@ impl StateFile {
         Ok(file)
     }
 
-    /// A process was started.
+    /// Records a started process.
     pub fn started(&mut self, process: Identity) -> anyhow::Result<()> {
         self.state.processes.retain(Identity::runs);
         self.state.processes.push(process);
@@ -113,14 +113,14 @@ impl State {
 
 impl Drop for StateFile {
     fn drop(&mut self) {
-        // Whatever it names was dropped before; what could not be is for `heal`.
+        // All that it names was dropped before; the rest is for `heal`.
         if !self.state.is_left() {
             drop(std::fs::remove_file(&self.path));
         }
     }
 }
 
-/// Undoes what runs left behind that do not run any more; says what it did.
+/// Undoes what runs that have ended left; answers what it did.
 pub fn heal() -> anyhow::Result<Vec<String>> {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(place()?)? {
@@ -182,7 +182,7 @@ fn heal_one(state: &State, done: &mut Vec<String>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until killed processes are gone, which hold their namespace.
+/// Waits until killed processes, which hold their namespace, have ended.
 fn await_ends(processes: &[Identity]) -> anyhow::Result<()> {
     for _ in 0..END_LOOKS_MAX {
         if !processes.iter().any(Identity::runs) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What every conversation begins with.
+/// First bytes of every connection.
 pub const MAGIC: u32 = 0x3C85_F7CE;
 /// Longest value that is read: workloads write short ones.
 const VALUE_BYTES_MAX: u64 = 1024 * 1024;
@@ -33,13 +33,13 @@ pub mod op {
     pub const WAIT: u8 = 6;
     /// Answers how many were deleted.
     pub const DELETE_KEY: u8 = 8;
-    /// Answers 1, behind a 0 if the wait was over before.
+    /// Answers 1, after a 0 if the wait was over before.
     pub const CANCEL_WAIT: u8 = 12;
     /// Answers what it carries.
     pub const PING: u8 = 13;
 }
 
-/// One connection.
+/// One connection to an agent.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
@@ -60,7 +60,7 @@ fn one_key(name: &str) -> Vec<u8> {
 }
 
 impl Connection {
-    /// Connects, and says what PyTorch's client says first.
+    /// Connects, and sends the same first bytes as PyTorch's client.
     pub async fn open(address: &str) -> Result<Connection> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -87,7 +87,7 @@ impl Connection {
         self.value().await
     }
 
-    /// ADD.
+    /// Sends ADD; answers the sum.
     pub async fn add(&mut self, name: &str, delta: i64) -> Result<i64> {
         self.send(op::ADD, &[&key(name), &delta.to_le_bytes()]).await?;
         self.stream.read_i64_le().await

@@ -12,7 +12,7 @@ use holdfast_client::{check_token_file, parse_endpoints};
 use super::load::{self, Load};
 use super::verdict;
 
-/// Operations in a second if nobody says: the cluster may have other work.
+/// Default operations per second: the cluster may have other work.
 const RATE_DEFAULT: u32 = 100;
 
 /// Judge a cluster that is there, in a job of its own that is deleted afterwards

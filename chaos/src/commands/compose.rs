@@ -10,7 +10,7 @@ use holdfast_chaos::run::plan::{self, Plan};
 use super::attach;
 use super::load::{self, Load};
 
-/// Operations in a second if nobody says.
+/// Default operations per second.
 const RATE_DEFAULT: u32 = 100;
 
 /// Start the containers of a compose file, break them under load, and judge them

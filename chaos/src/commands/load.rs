@@ -1,5 +1,4 @@
-//! What every run is told: which clients work for how long, and where the report
-//! goes.
+//! Flags of every run: which clients work for how long, and where the report goes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use holdfast_chaos::nemesis::group::Group;
 use holdfast_chaos::run::plan::Plan;
 use holdfast_chaos::run::{Description, LeftOut};
 
-/// What a run lasts if nobody says.
+/// Default duration of a run.
 const DURATION_DEFAULT: Duration = Duration::from_secs(60);
 /// Most clients of one workload.
 const CLIENTS_MAX: usize = 64;

@@ -15,7 +15,7 @@ pub(crate) mod run;
 pub(crate) mod sim;
 mod verdict;
 
-/// Prints a line for whoever called; nothing, if nobody reads any more.
+/// Prints a line to stdout; nothing if its reader has gone.
 fn print(line: impl Display) {
     // `holdfast-chaos list | head` is no error.
     let _ = writeln!(std::io::stdout().lock(), "{line}");

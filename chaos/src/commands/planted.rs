@@ -13,7 +13,7 @@ use holdfast_chaos::summary;
 
 use super::print;
 
-/// What finds a defect.
+/// The check that finds a defect.
 #[derive(Debug, Clone, Copy)]
 enum Finder {
     /// A run with these workloads and nemeses.
@@ -52,7 +52,7 @@ const SOUGHT: &[(&str, Finder)] = &[
     ("tail-forgotten", Run("register,counter", "kill-all")),
 ];
 
-/// What nothing has found yet: looked for only by name.
+/// Defects that no check has found yet: looked for only by name.
 const OPEN: &[(&str, Finder)] = &[
     ("dead-counted", Rounds),
     ("first-set-stays", Run("tcpstore", "none")),
@@ -62,7 +62,7 @@ const OPEN: &[(&str, Finder)] = &[
 
 /// So many of them are looked for with `--quick`.
 const QUICK: usize = 4;
-/// How long one run goes on that finds nothing, at least.
+/// Duration of a run without findings, at least.
 const RUN_TIME_MAX: &str = "120s";
 /// The laps of jobs whose rounds are judged.
 const ROUNDS: [&str; 6] = ["--jobs", "8", "--lap-seconds", "30", "--laps-max", "4"];
@@ -83,11 +83,11 @@ pub(crate) struct Arguments {
     seed: u64,
 }
 
-/// What became of one search.
+/// The result of one search.
 struct Searched {
     code: Option<i32>,
     took: Duration,
-    /// What was seen, or what was said at the end.
+    /// The finding, or the last output.
     said: String,
 }
 

@@ -11,7 +11,7 @@ use holdfast_chaos::run::plan::{self, Chosen, Plan};
 use super::load::{self, Load};
 use super::verdict;
 
-/// Operations in a second if nobody says.
+/// Default operations per second.
 const RATE_DEFAULT: u32 = 300;
 
 /// Start a cluster on this machine, break it under load, and judge it

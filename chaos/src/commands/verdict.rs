@@ -10,15 +10,15 @@ use holdfast_chaos::summary::{self, Summary};
 
 use super::print;
 
-/// Judges what a folder holds, says it, and writes the report.
+/// Judges the content of a folder, prints the verdict, and writes the report.
 pub(super) fn judge(folder: &Path) -> anyhow::Result<Verdict> {
     let summary = summary::summarize(Recording::read(folder)?);
     conclude(folder, &summary);
     Ok(summary.verdict)
 }
 
-/// Prints the verdict, then writes the report: a folder that takes none costs
-/// nobody the verdict.
+/// Prints the verdict, then writes the report: the verdict appears even if the folder
+/// cannot be written.
 fn conclude(folder: &Path, summary: &Summary) {
     print!("{}", said(summary));
     let verdict = summary.verdict.as_str();
@@ -31,7 +31,7 @@ fn conclude(folder: &Path, summary: &Summary) {
     }
 }
 
-/// The verdict in words. What comes from a history is made safe for a terminal.
+/// The verdict in words. Text from a history is made safe for a terminal.
 fn said(summary: &Summary) -> String {
     let mut lines = Vec::new();
     for (workload, judgement) in &summary.judgements {
@@ -63,7 +63,7 @@ fn said(summary: &Summary) -> String {
 mod tests {
     use super::*;
 
-    /// A history whose moments, numbers and names do harm where nobody is careful.
+    /// A history whose moments, numbers and names harm careless code.
     fn hostile() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let history = folder.path().join("history");

@@ -57,7 +57,7 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
         .unwrap_or(Found::Right)
 }
 
-/// What had been acknowledged, or read, before a read is in it.
+/// Elements that had been acknowledged, or read, before a read are in it.
 fn lost(
     appends: &HashMap<&str, &Operation>,
     reads: &[(&Operation, &[String])],
@@ -107,7 +107,7 @@ fn early(appends: &HashMap<&str, &Operation>, reads: &[(&Operation, &[String])])
     Found::Right
 }
 
-/// Nothing stands behind what was called after it had been acknowledged.
+/// No element stands after one that was called after it had been acknowledged.
 fn misplaced(appends: &HashMap<&str, &Operation>, list: &[String]) -> Found {
     let mut latest: Option<&Operation> = None;
     for append in list.iter().filter_map(|element| appends.get(element.as_str())) {

@@ -6,7 +6,8 @@ use super::exact::{Searched, search};
 use super::{Checker, Verdict};
 use crate::operation::{Action, Answer, Operation};
 
-/// What a checker must reject, with a part of its words, and what it must accept.
+/// Histories that a checker must reject, with a part of its message, and those that it
+/// must accept.
 struct Cases {
     checker: Checker,
     wrong: Vec<(&'static str, Vec<Operation>)>,
@@ -39,7 +40,7 @@ fn exact() -> Cases {
                 "no order",
                 vec![refused(0, 1, written("a")), unknown(2, Action::Delete), check(3, 4, true)],
             ),
-            // Sent one behind the other on one connection.
+            // Sent one after the other on one connection.
             (
                 "no order",
                 vec![
@@ -288,7 +289,7 @@ fn watched() -> Cases {
                 by("w", ok(8, 8, Action::Watch { from: 6, anew: false }, Answer::Done)),
                 unwatch(50),
             ],
-            // It ended for good before revision 6, and the next one began behind it.
+            // It ended for good before revision 6, and the next one began after it.
             vec![
                 watch(5),
                 wrote(1, 5, "a"),
@@ -374,12 +375,12 @@ fn waits() -> Cases {
         right: vec![
             vec![write(0, 9, "v"), waited(1, 2), check(1, 3, false)],
             vec![unknown(0, written("v")), waited(1, 2), check(3, 4, true)],
-            // Nobody had set it.
+            // It was never set.
             vec![taken_back(30), look(4, false), look(6, false), look(8, false), look(10, false)],
             // The last looks came with the answer.
             overlooked(looks(4, 3).collect()),
             overlooked(looks(24, 4).collect()),
-            // Another client was told so.
+            // Another client was notified of it.
             overlooked(looks(4, 6).map(|it| by("b", it)).collect()),
         ],
     }

@@ -8,7 +8,7 @@ use super::{Ended, Found, wrong};
 use crate::history::Moment;
 use crate::operation::{Action, Answer, Operation};
 
-/// Most different sums of unknown additions that are told apart.
+/// Most different sums of unknown additions that are distinguished.
 const SUMS_MAX: usize = 100_000;
 
 /// An answered number: by an addition, with what it added, or by a read, with 0.
@@ -120,7 +120,7 @@ fn bounded(operations: &[&Operation], seen: &[Seen<'_>]) -> Found {
             );
             return wrong(text, &nearby(one, operations));
         }
-        // Nothing that is known was under way: the rest is a part of the unknown.
+        // No known call was in progress: the rest is a part of the unknown.
         let quiet = one.delta == 0 && known_called.before(one.operation.end()) == least;
         let unknown = unknown.iter().filter(|it| it.call < one.operation.end());
         if quiet && !is_sum(one.number.saturating_sub(least), unknown.map(|it| delta(it))) {

@@ -1,14 +1,13 @@
-//! Linearizability by search, for one key: is there one order of all calls in
-//! which every answer is right, in which nobody comes before somebody who had
-//! returned before he called, and the calls of one client keep their order?
+//! Linearizability by search, for one key: is there one order of all calls in which every
+//! answer is right, no call comes before one that had returned before it began, and the
+//! calls of one client keep their order?
 //!
 //! The search is that of Wing and Gong (Testing and Verifying Concurrent
 //! Objects, 1993): take as the next one any call that no other one must come
-//! before, and go back when none fits. A configuration, which is who was taken
-//! and the value, is entered once: the memo is Lowe's (Testing for
-//! Linearizability, 2017). Calls of which nobody knows the outcome may be taken
-//! at any time after they were made, or never. They are taken directly before the
-//! known call whose answer they explain, and only for that: see
+//! before, and go back when none fits. A configuration, which is the calls taken and the
+//! value, is entered once: the memo is Lowe's (Testing for Linearizability, 2017). Calls
+//! of unknown outcome may be taken at any time after they were made, or never. They are
+//! taken directly before the known call whose answer they explain, and only for that: see
 //! `judge::unknown`.
 
 use std::collections::HashSet;
@@ -22,12 +21,12 @@ use crate::operation::{Action, Answer, Operation};
 /// Most configurations that are entered for one key.
 pub const CONFIGURATIONS_MAX: usize = 2_000_000;
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Searched {
     /// There is such an order.
     Linearizable,
-    /// There is none.
+    /// There is no such order.
     Not,
     /// The search was given up.
     Undecided,
@@ -59,7 +58,7 @@ pub(crate) fn look(operations: &[&Operation], configurations_max: usize) -> Foun
     }
 }
 
-/// Who was taken, and the value.
+/// The calls taken, and the value.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Configuration {
     /// All known calls below this one were taken.
@@ -134,7 +133,7 @@ impl Search<'_> {
             if let Some(value) = value
                 && !has_effect(operation)
             {
-                // It hinders nobody, now or later: no other order has to be tried.
+                // It hinders no other call, now or later: no other order has to be tried.
                 return Some(vec![take(from, *n, value)]);
             }
         }
@@ -154,9 +153,9 @@ impl Search<'_> {
         Some(next)
     }
 
-    /// Known calls that may come next, and the moment by which whoever comes next
-    /// must have called. A client's own calls keep their order, even if one was made
-    /// before the other had returned: it sends them on one connection.
+    /// Known calls that may come next, and the moment by which the next one must have
+    /// been called. A client's own calls keep their order, even if one was made before
+    /// the other had returned: it sends them on one connection.
     fn candidates(&self, from: &Configuration) -> (Vec<usize>, Moment) {
         let mut horizon = Moment::MAX;
         let mut found = Vec::new();

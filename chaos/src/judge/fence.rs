@@ -37,7 +37,7 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
             return wrong(text, &[holder, other]);
         }
     }
-    // Whoever writes with a token was given it, and had been before.
+    // A writer with a token was given it, and had been before.
     for (token, write) in &accepted {
         match unique.get(token) {
             Some(holder) if write.is_before(holder) => {

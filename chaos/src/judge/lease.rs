@@ -16,12 +16,12 @@ use crate::operation::{Action, Answer, Operation, ProcessSeen};
 /// How much faster another clock may run, in parts of a thousand.
 const DRIFT_PER_MILLE: u64 = 10;
 
-/// What is known of one lease.
+/// The known events of one lease.
 struct Lease<'a> {
     ttl: Moment,
-    /// What renewed it last, as far as acknowledged.
+    /// The latest acknowledged renewals.
     renewed: Vec<&'a Operation>,
-    /// The first answer that said that it had ended.
+    /// The first answer that reported its end.
     ended: Option<(&'a Operation, Option<u64>)>,
 }
 

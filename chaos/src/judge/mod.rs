@@ -1,4 +1,4 @@
-//! Whether what clients saw can be true: one checker for each kind of data,
+//! Whether the answers that clients got can be right: one checker for each kind of data,
 //! each with a model of its own.
 //!
 //! | module | holds |
@@ -45,7 +45,7 @@ use crate::operation::{Operation, Outcome};
 /// Most violations that one checker reports.
 pub const VIOLATIONS_MAX: usize = 5;
 
-/// What a run, or one of its checkers, came to.
+/// The verdict on a run, or of one of its checkers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -58,7 +58,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The word for it.
+    /// The verdict in one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Verdict::Pass => "pass",
@@ -67,7 +67,7 @@ impl Verdict {
         }
     }
 
-    /// The exit code of a program that came to it.
+    /// Exit code of a program with this verdict.
     pub fn exit_code(self) -> u8 {
         match self {
             Verdict::Pass => 0,
@@ -80,9 +80,9 @@ impl Verdict {
 /// Something that cannot be true.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Violation {
-    /// On what key.
+    /// The key it is about.
     pub key: String,
-    /// What is wrong, in words.
+    /// Description of the violation.
     pub text: String,
     /// The smallest history that shows it, in order of the calls.
     pub operations: Vec<Operation>,
@@ -90,7 +90,7 @@ pub struct Violation {
     pub conflict: Vec<usize>,
 }
 
-/// What one checker came to.
+/// The result of one checker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
     /// The checker.
@@ -103,15 +103,15 @@ pub struct Judgement {
     pub refused: usize,
     /// Of these, how many may or may not have been done.
     pub unknown: usize,
-    /// What it came to.
+    /// The checker's verdict.
     pub verdict: Verdict,
-    /// Why that is not a pass, if no violation says it.
+    /// Why that is not a pass, if no violation explains it.
     pub note: Option<String>,
-    /// What is wrong, [`VIOLATIONS_MAX`] at most.
+    /// Violations found, [`VIOLATIONS_MAX`] at most.
     pub violations: Vec<Violation>,
 }
 
-/// The checkers.
+/// A checker of one kind of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Checker {
@@ -137,18 +137,17 @@ pub enum Checker {
     Session,
 }
 
-/// What a checker says of the operations on one key.
+/// A checker's result for one key.
 pub(crate) enum Found {
-    /// They can be true.
+    /// The answers can be true.
     Right,
-    /// They cannot.
+    /// The answers cannot be true.
     Wrong(Box<Violation>),
-    /// Nobody knows.
     Undecided(String),
 }
 
 impl Checker {
-    /// All of them.
+    /// All checkers.
     pub const ALL: [Checker; 10] = [
         Checker::Exact,
         Checker::Counter,
@@ -162,7 +161,7 @@ impl Checker {
         Checker::Session,
     ];
 
-    /// Its name.
+    /// Name of the checker.
     pub fn as_str(self) -> &'static str {
         match self {
             Checker::Exact => "exact",
@@ -314,7 +313,7 @@ impl<'a> Ended<'a> {
     }
 }
 
-/// The same operation, of which nobody knows whether it was done.
+/// The same operation, with unknown outcome.
 pub(crate) fn relaxed(operation: &Operation) -> Operation {
     let outcome = Outcome::Unknown { why: String::new() };
     Operation { outcome, returned: None, ..operation.clone() }

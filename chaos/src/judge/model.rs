@@ -1,4 +1,4 @@
-//! What one key does: written from the promises, not from the store.
+//! The behaviour of one key: written from the promises, not from the store.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! A queue: every element is handed out once at most, nothing that nobody
-//! pushed, none is lost, and of two elements the one that was certainly pushed
-//! first is not certainly handed out last.
+//! A queue: every element is handed out once at most, none that was not pushed, none is
+//! lost, and of two elements the one that was certainly pushed first is not certainly
+//! handed out last.
 
 use std::collections::HashMap;
 
@@ -44,8 +44,8 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
         .unwrap_or(Found::Right)
 }
 
-/// Elements that were never popped, and behind which nobody saw the queue empty:
-/// they may lie in it, or be lost.
+/// Elements that were never popped, with no pop after them that found the queue empty:
+/// they may still be in it, or be lost.
 fn unseen(
     pushes: &HashMap<&str, &Operation>,
     pops: &HashMap<&str, &Operation>,
@@ -64,9 +64,9 @@ fn unseen(
     }
 }
 
-/// A queue that was found empty held nothing: what had been pushed before was
-/// popped before the answer, by a known pop or by one of the unknown ones, each
-/// of which took one element at most.
+/// An empty answer means that the queue held nothing: what had been pushed before was
+/// popped before the answer, by a known pop or by an unknown one, each of which took one
+/// element at most.
 fn lost(
     pushes: &HashMap<&str, &Operation>,
     pops: &HashMap<&str, &Operation>,

@@ -13,7 +13,7 @@ use crate::operation::{Action, Answer, Operation, Outcome};
 /// Random histories that are compared.
 const HISTORIES: u64 = 4_000;
 
-/// What clients of a history do.
+/// The kinds of calls in a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Calls {
     /// Texts are written and swapped.
@@ -62,7 +62,7 @@ fn history(calls: Calls, seed: u64) -> Vec<Operation> {
             7 => ok(call, returned, Action::Check, Answer::Exists(random.random())),
             8 => ok(call, returned, Action::Wait, Answer::Exists(true)),
             _ => {
-                // The client has nothing more to say.
+                // The client makes no more calls.
                 free[client] = 1_000 * (n as u64 + 1);
                 {
                     let other = value(&mut random);

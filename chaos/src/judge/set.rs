@@ -1,5 +1,5 @@
-//! A set that only grows: what was inserted is seen by every later read, and
-//! what was seen once is seen ever after.
+//! A set that only grows: every later read sees each inserted element, and an element
+//! that was seen once is always seen again.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,8 +1,7 @@
 //! The smallest part of a history of one key that is still not linearizable.
 //!
-//! Every step leaves a history of which the whole one is no more possible:
-//! what nobody saw is left out, and what was done is made uncertain before it is
-//! left out. So no step makes a right history wrong.
+//! Every step only weakens the history: unseen operations are left out, and those that took
+//! effect become uncertain before they are left out. So no step makes a right history wrong.
 
 use super::exact::{Searched, has_effect, search};
 use super::relaxed;
@@ -40,7 +39,7 @@ fn is_wrong(operations: &[Operation]) -> bool {
     search(&all, TRIAL_CONFIGURATIONS_MAX) == Searched::Not
 }
 
-/// What had been seen at the first moment at which it was wrong.
+/// The operations seen at the first moment at which it was wrong.
 fn first_wrong(operations: Vec<Operation>) -> Vec<Operation> {
     let mut ends: Vec<Moment> =
         operations.iter().map(Operation::end).filter(|end| *end != Moment::MAX).collect();
@@ -56,7 +55,7 @@ fn first_wrong(operations: Vec<Operation>) -> Vec<Operation> {
     }
 }
 
-/// Tries to leave out so many neighbours at a time.
+/// Tries to leave out this many neighbours at a time.
 fn without_chunks(mut kept: Vec<Operation>, size: usize) -> Vec<Operation> {
     let mut end = kept.len();
     while end > 0 {
@@ -111,14 +110,14 @@ fn misses(other: &Operation, left_out: &Operation) -> bool {
     if !has_effect(left_out) {
         return false;
     }
-    // Whoever was done before it saw something else.
+    // Operations that ended before it saw something else.
     let is_later = !other.is_before(left_out);
     match &left_out.action {
         Action::Write { value } | Action::CompareAndSet { value, .. } => {
             sees(other, value) || (is_later && sees_something(other))
         }
         Action::Delete => is_later && sees_nothing(other),
-        // Sums and lists hold something of everybody.
+        // Sums and lists hold a part of every add and append.
         Action::Add { .. } | Action::Append { .. } => true,
         _ => false,
     }
@@ -136,7 +135,7 @@ fn sees(operation: &Operation, value: &str) -> bool {
     seen || (expects && operation.answer().is_some())
 }
 
-/// Whether it says that there was some value, and not which.
+/// Whether it says that there was some value, without saying which.
 fn sees_something(operation: &Operation) -> bool {
     matches!(operation.answer(), Some(Answer::Existed(true) | Answer::Exists(true)))
 }
@@ -161,7 +160,7 @@ fn conflict(kept: &[Operation]) -> Vec<usize> {
     let mut needed: Vec<usize> = (0..kept.len()).filter(needed).collect();
     needed.sort_by_key(|n| kept[*n].end());
     if needed.is_empty() {
-        // It is wrong in more than one way: whatever was seen last is one of them.
+        // It is wrong for more than one reason: the last operation seen is one of them.
         needed.extend((0..kept.len()).max_by_key(|n| kept[*n].returned));
     }
     let mut pair = needed.split_off(needed.len().saturating_sub(2));

@@ -1,15 +1,14 @@
 //! Calls of unknown outcome, in a search for an order: those that are needed for
 //! the answer of a known call, directly before it.
 //!
-//! In any order that explains all answers, look at the unknown calls between two
-//! known ones. Whatever stands before the last write or delete among them is not
-//! seen by anybody, and neither is any of them if the known call behind them is a
-//! write: without those the order explains the answers as well. So unknown calls
-//! are taken only as a chain that ends with what the next known call must find:
-//! a write or delete, or the value that is there, and behind it what depends on
-//! that. If the value that is there will do, the empty chain is as good as any
-//! other, since it leaves more calls for later. Of equal calls the first is as good
-//! as any other.
+//! In any order that explains all answers, look at the unknown calls between two known
+//! ones. No call sees what stands before the last write or delete among them, nor any of
+//! them if the known call after them is a write: without those the order explains the
+//! answers as well. So unknown calls are taken only as a chain that ends with what the
+//! next known call must find: a write or delete, or the value that is there, followed by
+//! what depends on that. If the value that is there will do, the empty chain is as good
+//! as any other, since it leaves more calls for later. Of equal calls the first is as
+//! good as any other.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,8 +29,8 @@ pub(super) struct Chains<'a> {
     unknown: Vec<&'a Operation>,
     /// For each the one before it that asks the same.
     equal: Vec<Option<usize>>,
-    /// Behind the known call of this place nobody sees the value any more, or asks
-    /// for it. A value that is not in here is never seen.
+    /// After the known call at this place, no call sees the value or asks for it. A value
+    /// that is not in here is never seen.
     last_seen: HashMap<&'a str, usize>,
     /// Whether sums are made of values, so that each may be seen in another one.
     has_sums: bool,
@@ -42,10 +41,10 @@ pub(super) struct Chains<'a> {
     has_appends: bool,
 }
 
-/// What a known call must find.
+/// The value that a known call must find.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Need {
-    /// This value.
+    /// Exactly this value.
     Exactly(Value),
     /// A value that counts as this number.
     Number(i64),
@@ -53,7 +52,7 @@ enum Need {
     Present,
     /// Whatever is there: it overwrites that.
     Nothing,
-    /// Whatever is there: it becomes a part of what is there behind it.
+    /// Any value: it becomes a part of the value after it.
     Anything,
 }
 
@@ -74,7 +73,7 @@ impl Need {
                 Need::Number(sum.wrapping_sub(*delta))
             }
             (Action::Append { .. }, _) => Need::Anything,
-            // A write, or an answer that nothing explains.
+            // A write, or an answer that no call explains.
             _ => Need::Nothing,
         }
     }
@@ -83,7 +82,7 @@ impl Need {
         Need::Exactly(value.map(Arc::from))
     }
 
-    /// What a compare-and-set that swaps finds.
+    /// The value that a swapping compare-and-set finds.
     fn expected(expected: &str) -> Need {
         Need::exactly((!expected.is_empty()).then_some(expected))
     }
@@ -98,7 +97,7 @@ impl Need {
     }
 }
 
-/// What a value counts as in a sum.
+/// A value as a number in a sum.
 fn number(value: Option<&str>) -> Option<i64> {
     value.unwrap_or("0").parse().ok()
 }
@@ -153,7 +152,7 @@ impl<'a> Chains<'a> {
         Before { chains: self, need: Need::of(operation), first, value, taken, horizon }
     }
 
-    /// Whether nobody will see this value any more, or ask for it.
+    /// Whether no later call sees this value or asks for it.
     fn is_unseen(&self, value: &str, first: usize) -> bool {
         !self.has_sums && self.last_seen.get(value).is_none_or(|last| *last < first)
     }
@@ -169,19 +168,19 @@ pub(super) struct Before<'a, 'b> {
     horizon: Moment,
 }
 
-/// The end of a chain, whose beginning is sought.
+/// The end of a chain that is searched backwards.
 #[derive(Debug)]
 struct End {
     taken: Taken,
-    /// What it needs before it.
+    /// The need before it.
     need: Need,
-    /// The value behind it; none while it is empty.
+    /// The value after it; none while it is empty.
     value: Option<Value>,
 }
 
 impl Before<'_, '_> {
-    /// What is taken with each of them, and the value behind it; none if that takes
-    /// more steps than these.
+    /// What is taken with each of them, and the value after it; none if that takes more
+    /// steps than these.
     pub(super) fn find(&self, steps_max: usize, steps: &mut usize) -> Option<Vec<(Taken, Value)>> {
         if self.need == Need::Anything || (self.chains.has_appends && !self.need.is_met(self.value))
         {
@@ -233,7 +232,7 @@ impl Before<'_, '_> {
             .map(|(n, operation)| (n, &operation.action))
     }
 
-    /// If any value will do, a write of one that nobody sees later: it is good for
+    /// If any value will do, a write of one that no later call sees: it is good for
     /// nothing else, so no other call has to be tried.
     fn least(&self, end: &End) -> Option<usize> {
         let is_unseen = |action: &Action| match action {
@@ -245,8 +244,8 @@ impl Before<'_, '_> {
         Some(n)
     }
 
-    /// The value behind this call, if it is the last one before a need and meets it,
-    /// and what it needs itself, if that is anything.
+    /// The value after this call, if it is the last one before a need and meets it, and
+    /// what the call itself needs, if anything.
     fn last(&self, action: &Action, need: &Need) -> Option<(Value, Option<Need>)> {
         let (value, needed) = match action {
             Action::Write { value } => (Some(Arc::from(value.as_str())), None),

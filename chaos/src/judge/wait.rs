@@ -1,9 +1,9 @@
-//! Waits for a key that is set once, and never deleted: nobody is woken before it is
-//! set, and nobody who waits is overlooked.
+//! Waits for a key that is set once, and never deleted: no waiter is woken before it is
+//! set, and none is overlooked.
 //!
-//! A wait that takes long is not wrong by that. It is if its own client was told
-//! several times in a row meanwhile that the key is there: whoever answered that
-//! could have answered the wait.
+//! A long wait alone is not wrong. It is wrong if its own client was answered several
+//! times in a row, during the wait, that the key is there: the server that answered could
+//! have answered the wait.
 
 use super::{Found, wrong};
 use crate::operation::{Action, Answer, Operation};

@@ -1,6 +1,5 @@
-//! Watches of one prefix: what each of them hands out is in order, once, without
-//! a gap from where it began, the same for all, and nothing that nobody has
-//! written yet.
+//! Watches of one prefix: each delivers events in order, once, without a gap from where
+//! it began, the same for all, and none that was not yet written.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -75,7 +74,7 @@ fn unfinished(watches: &[Watched<'_>], writes: &HashMap<&str, &Operation>) -> Fo
     Found::Right
 }
 
-/// All watches; one that is resumed goes on.
+/// All watches; one that is resumed continues.
 fn watches<'a>(operations: &[&'a Operation]) -> Vec<Watched<'a>> {
     let mut watches: Vec<Watched<'_>> = Vec::new();
     let mut latest: HashMap<&str, usize> = HashMap::new();
@@ -105,7 +104,7 @@ fn watches<'a>(operations: &[&'a Operation]) -> Vec<Watched<'a>> {
     watches
 }
 
-/// In order, unique, not older than wanted, and written by somebody before.
+/// In order, unique, not older than asked for, and written by a client before.
 fn one(watched: &Watched<'_>, writes: &HashMap<&str, &Operation>) -> Found {
     let mut before: Option<(u64, &Operation)> = None;
     for (revision, delivery, changes) in &watched.deliveries {
@@ -170,7 +169,7 @@ fn gap(watched: &Watched<'_>, writes: &HashMap<&str, &Operation>) -> Found {
     }
 }
 
-/// What another watch was told of is not left out.
+/// An event that another watch delivered is not left out.
 fn gap_between(watched: &Watched<'_>, seen: &BTreeMap<u64, (&Operation, &[Change])>) -> Found {
     let Some((last, delivery, _)) = watched.deliveries.last() else { return Found::Right };
     let mut own = watched.deliveries.iter().map(|(at, ..)| *at).peekable();

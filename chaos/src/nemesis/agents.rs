@@ -11,7 +11,7 @@ use crate::clock;
 const DOWN: Duration = Duration::from_millis(1_500);
 /// Beyond the lease of an agent, 5 s by default.
 pub(super) const PAUSE: Duration = Duration::from_secs(6);
-/// Below it.
+/// A pause below that bound.
 pub(super) const PAUSE_BRIEF: Duration = Duration::from_secs(1);
 
 fn any(stage: &mut Stage<'_>) -> anyhow::Result<usize> {

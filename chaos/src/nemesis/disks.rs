@@ -16,26 +16,26 @@ use crate::cluster::http;
 
 /// Longer than a leader without room leads on.
 const FULL: Duration = Duration::from_secs(12);
-/// How long a node stays down whose disk has failed.
+/// How long a node with a failed disk stays down.
 const DOWN: Duration = Duration::from_millis(500);
 const STALLED: Duration = Duration::from_secs(4);
-/// How long a running node may take to find damage and write it anew: several
-/// times what its scrub is told.
+/// How long a running node may take to find damage and repair it: several times its scrub
+/// interval.
 const REPAIR_TIME_MAX: Duration = Duration::from_secs(40);
 /// How long a node may take to make a file of a kind.
 const FILE_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long a node may take to meet an error of its disk.
 const ERROR_TIME_MAX: Duration = Duration::from_secs(8);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Damage may lie in a file that is deleted before the scrub comes to it.
+/// Damage may be in a file that is deleted before the scrub reads it.
 const FLIPS_MAX: u32 = 3;
 /// How often a node found its disk damaged and mended it.
 const REPAIRS: &str = "holdfast_disk_repairs";
 /// A disk with less is full.
 const FREE_BYTES_MAX: f64 = 1_048_576.0;
-/// What a node says that ends of a full disk.
+/// Message of a node that ends because its disk is full.
 const NO_SPACE: &str = "no space left";
-/// It says that at its end.
+/// It is among this many last lines.
 const LAST_LINES: usize = 20;
 /// Bytes free on its disk.
 const FREE: &str = "holdfast_disk_free_bytes";
@@ -94,7 +94,7 @@ pub(super) async fn fail(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     Ok(Injected { what, evidence: None, wound: Wound::Failed(id), hold: DOWN, struck })
 }
 
-/// Checks a file system that failed, and starts its node; answers what became of that.
+/// Checks a file system that failed, and starts its node; answers the result.
 pub(super) async fn mend(stage: &mut Stage<'_>, id: NodeId) -> anyhow::Result<String> {
     let end = stage.cluster.end_of(id);
     let seen = match end {
@@ -124,8 +124,8 @@ pub(super) async fn lose_power(stage: &mut Stage<'_>) -> anyhow::Result<Injected
     Ok(Injected { what, evidence, wound: Wound::Down(ids), hold, struck })
 }
 
-/// Inverts a bit of a follower's newest file of a kind, and waits until the scrub
-/// has found it and written the file anew.
+/// Inverts a bit of a follower's newest file of a kind, and waits until the scrub has
+/// found it and rewritten the file.
 pub(super) async fn flip(kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let id = stage.follower().await?;
     let address = stage.cluster.address(id)?.to_owned();

@@ -41,7 +41,7 @@ pub const PAIRS: [&str; 28] = [
     "clients-cut-off+kill-leader",
     "reset+kill-follower",
     "half-open+kill-leader",
-    // Disks that are slow or full in a cluster that is cut.
+    // Slow or full disks in a partitioned cluster.
     "leader-alone+disk-stall",
     "minority+disk-full",
     "disk-full+pause-follower",
@@ -50,8 +50,7 @@ pub const PAIRS: [&str; 28] = [
     "kill-all+kill-clients",
 ];
 
-/// In which order the faults of a group are injected: what the others need a whole
-/// cluster for comes last.
+/// Order of injection within a group: faults that need a whole cluster for the others come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// Packets are dropped, or travel badly.
@@ -144,7 +143,7 @@ fn kind(nemesis: Nemesis) -> Kind {
         | BitFlipSnapshot => Kind::Deed,
         KillClients | Garbage => Kind::Instant,
         AgentKill | AgentPause | AgentPauseBriefly => Kind::Agent,
-        // Nobody runs any more: it is the last one.
+        // It leaves no process running: it comes last.
         PowerLoss => Kind::Process,
         DiskFull | DiskStall | DiskError => Kind::Disk,
         other if other.is_on_network() => Kind::Wire,

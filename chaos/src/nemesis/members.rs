@@ -18,9 +18,9 @@ use crate::network::rules::Rule;
 /// How long all nodes may take to make a snapshot under load.
 const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long a node may take to say that it cannot come back without its folder.
+/// How long a node may take to report that it cannot come back without its folder.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(20);
-/// What it says of that, in its last lines.
+/// Its message about that, in its last lines.
 const REFUSAL: &str = "this data folder is empty";
 const LAST_LINES: usize = 20;
 /// How long a hand-over may take to a node that does not answer.
@@ -62,8 +62,8 @@ pub(super) async fn replace(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     ))
 }
 
-/// A node comes back under its id, without its data folder: what it has voted and
-/// acknowledged is gone, and it must not take part. Another one takes its place.
+/// A node comes back under its id, without its data folder: its votes and acknowledged
+/// entries are gone, and it must not take part. Another node replaces it.
 pub(super) async fn without_folder(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let old = stage.follower().await?;
     stage.cluster.kill(old).await?;
@@ -86,7 +86,7 @@ pub(super) async fn without_folder(stage: &mut Stage<'_>) -> anyhow::Result<Inje
     Ok(healed(what, evidence))
 }
 
-/// Another node takes the place of one that nobody hears or reaches, and that runs on.
+/// Another node replaces one that is cut off in both directions and still runs.
 pub(super) async fn replace_under_partition(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let fault = Nemesis::ReplaceUnderPartition.as_str();
     let old = stage.follower().await?;
@@ -132,8 +132,8 @@ pub(super) async fn hand_over_to_frozen(stage: &mut Stage<'_>) -> anyhow::Result
     Ok(Injected { what, evidence, wound: Wound::Paused(to), hold: LARGER, struck })
 }
 
-/// A node that has made snapshots is killed, restores its state, and leads: what it
-/// answers from then on is what it has restored.
+/// A node that has made snapshots is killed, restores its state, and leads: from then on
+/// it answers from the restored state.
 pub(super) async fn restored(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let id = stage.follower().await?;
     let began = Instant::now();

@@ -1,7 +1,6 @@
-//! What breaks a cluster: faults one after the other, or several at the same time.
+//! Faults of a cluster, one after the other or several at the same time.
 //!
-//! Each is injected, held, verified and healed: a fault of which nobody saw that
-//! it was really there proves nothing.
+//! Each is injected, held, verified and healed: a fault that was not observed proves nothing.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -70,7 +69,7 @@ pub enum Nemesis {
     AgentPause,
     /// No room on the disk of a node.
     DiskFull,
-    /// The disk of a node does nothing for a while.
+    /// The disk of a node stalls for a while.
     DiskStall,
     /// All nodes lose power at once, and with it what they had not synced.
     PowerLoss,
@@ -86,15 +85,15 @@ pub enum Nemesis {
     HandOverToFrozen,
     /// SIGSTOP of an agent for less than its lease.
     AgentPauseBriefly,
-    /// The leader hears and reaches no other node.
+    /// The leader is cut off from all other nodes, in both directions.
     LeaderAlone,
     /// A minority of the nodes is cut off.
     Minority,
     /// Majorities that overlap: no node sees all others.
     Ring,
-    /// The leader is heard and hears nobody.
+    /// The others receive from the leader, but it receives from none of them.
     OneWay,
-    /// The leader hears the others, which do not hear it.
+    /// The leader receives from the others, but they do not receive from it.
     LeaderMute,
     /// The clients reach the leader alone, and it no other node.
     ClientsSeeMinority,
@@ -102,7 +101,7 @@ pub enum Nemesis {
     SwizzleClog,
     /// A node that is cut off is replaced.
     ReplaceUnderPartition,
-    /// What the leader sends is more than its wire carries.
+    /// The leader sends more than its link carries.
     SlowLink,
     /// The clients do not reach the leader.
     ClientsCutOff,
@@ -120,20 +119,20 @@ pub enum Nemesis {
     Duplicate,
 }
 
-/// What is broken at the moment, and how it is mended.
+/// The present fault, and how it is healed.
 #[derive(Debug)]
 pub(crate) enum Wound {
-    /// These nodes are down.
+    /// Ids of nodes that are down.
     Down(Vec<NodeId>),
-    /// This one is stopped.
+    /// Id of a stopped node.
     Paused(NodeId),
-    /// This agent is down.
+    /// Number of the agent that is down.
     AgentDown(usize),
-    /// This agent is stopped.
+    /// Number of the stopped agent.
     AgentPaused(usize),
     /// The disk of this one is full.
     Full(NodeId),
-    /// The disk of this one does nothing.
+    /// The disk of this node is stalled.
     Stalled(NodeId),
     /// This one has few descriptors; with the connections that hold them.
     Starved(NodeId, Vec<tokio::net::TcpStream>),
@@ -145,14 +144,14 @@ pub(crate) enum Wound {
     Cut(Nemesis),
     /// Packets travel badly, by this nemesis.
     Slow(Nemesis),
-    /// It is over already.
+    /// The fault is over already.
     Healed,
 }
 
 /// A fault that was injected.
 #[derive(Debug)]
 pub(crate) struct Injected {
-    /// What was done, to whom.
+    /// The action, and the node it hit.
     pub(crate) what: String,
     /// How it is known; none if that is only known later.
     pub(crate) evidence: Option<String>,
@@ -163,17 +162,17 @@ pub(crate) struct Injected {
     pub(crate) struck: Option<Moment>,
 }
 
-/// What a nemesis has at hand.
+/// Resources of a nemesis.
 pub(crate) struct Stage<'a> {
     pub(crate) cluster: &'a mut Cluster,
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) random: &'a mut StdRng,
-    /// Who led before the first of several faults: none of one alone.
+    /// The leader before the first of several faults: none of one alone.
     pub(crate) led: Option<NodeId>,
 }
 
 impl Stage<'_> {
-    /// Who leads, or led before other faults that are there now.
+    /// The leader, now or before other faults that are there now.
     pub(crate) async fn leader(&mut self) -> anyhow::Result<NodeId> {
         match self.led {
             Some(led) if self.cluster.is_running(led) => Ok(led),
@@ -191,7 +190,7 @@ impl Stage<'_> {
 }
 
 impl Nemesis {
-    /// All of them.
+    /// All kinds of faults.
     pub const ALL: [Nemesis; 42] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
@@ -237,7 +236,7 @@ impl Nemesis {
         Nemesis::Duplicate,
     ];
 
-    /// Its name.
+    /// Name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Nemesis::KillLeader => "kill-leader",
@@ -285,7 +284,7 @@ impl Nemesis {
         }
     }
 
-    /// What it does, for people.
+    /// Description for people.
     pub fn about(self) -> &'static str {
         match self {
             Nemesis::KillLeader => "SIGKILL of the leader, down for a moment",
@@ -353,7 +352,7 @@ impl Nemesis {
         }
     }
 
-    /// What it needs, for people.
+    /// Requirements, for people.
     pub fn needs(self) -> &'static str {
         match self {
             Nemesis::Descriptors => "prlimit",
@@ -419,7 +418,7 @@ impl Nemesis {
         permitted.no_network.clone().or_else(|| special.clone())
     }
 
-    /// Does it.
+    /// Injects the fault.
     pub(crate) async fn inject(self, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
         match self {
             Nemesis::HandOver => members::hand_over(stage).await,
@@ -449,8 +448,8 @@ impl Nemesis {
 }
 
 impl Wound {
-    /// Mends it; answers what was seen of it meanwhile. Nobody waits until the cluster
-    /// is well again: other faults may still be there.
+    /// Heals it; answers what was observed of it during the fault. Does not wait for the
+    /// cluster to recover: other faults may still be there.
     pub(crate) async fn heal(self, stage: &mut Stage<'_>) -> anyhow::Result<Option<String>> {
         match self {
             Wound::Healed => {}

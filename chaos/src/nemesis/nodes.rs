@@ -26,7 +26,7 @@ const STARVED: Duration = Duration::from_secs(3);
 const DESCRIPTORS: usize = 600;
 /// So many are all of them: a few come and go.
 const DESCRIPTORS_TAKEN: usize = 590;
-/// Connections that it is asked for.
+/// Connections that the fault opens to it.
 const CONNECTIONS: usize = 700;
 /// Bound on each of them.
 const CONNECT_TIME_MAX: Duration = Duration::from_millis(50);
@@ -99,7 +99,7 @@ async fn kill(stage: &mut Stage<'_>, ids: Vec<NodeId>) -> anyhow::Result<Injecte
     Ok(Injected { what, evidence, wound: Wound::Down(ids), hold: DOWN, struck })
 }
 
-/// Kills nodes at the same moment; answers whether the system says that all were.
+/// Kills nodes at the same moment; answers whether the system reports all as killed.
 pub(super) async fn kill_all(stage: &mut Stage<'_>, ids: &[NodeId]) -> anyhow::Result<bool> {
     // All of them first: the system reports their ends afterwards.
     for id in ids {

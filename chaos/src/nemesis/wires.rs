@@ -14,7 +14,7 @@ use crate::network::rules::{Queued, Rule};
 const HOLD: Duration = Duration::from_secs(4);
 /// Fewer packets may all have been spared: 0.8 to the power of this is 10^-10.
 const DUPLICATED_MIN: u64 = 100;
-/// What a slow wire carries, in the words of `tc`.
+/// Rate of a slow link, in the syntax of `tc`.
 const RATE: &str = "512kbit";
 /// Between two nodes that are cut off one after the other.
 const BETWEEN_NODES: Duration = Duration::from_millis(500);
@@ -53,8 +53,7 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
             format!("cut {} off from the others", names(minority))
         }
         Nemesis::Ring => {
-            // Who is neither next to the other nor the same; of three, the leader
-            // and one more.
+            // Neither neighbours in the order nor the same; of three, the leader and one more.
             let count = ids.len();
             for (n, one) in ids.iter().enumerate() {
                 for (m, other) in ids.iter().enumerate().skip(n + 1) {
@@ -120,7 +119,7 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
         _ => return slow(nemesis, stage),
     };
     network.set_rules(nemesis.as_str(), &rules)?;
-    // What the rules met is counted, and read when they are taken away.
+    // Rule hits are counted, and read when the rules are removed.
     let wound = Wound::Cut(nemesis);
     Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
 }
@@ -150,7 +149,7 @@ pub(super) async fn clog(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     Ok(Injected { what, evidence: None, wound, hold: HOLD / 2, struck })
 }
 
-/// Lets nodes back in, one after the other in any order; answers what was seen if each
+/// Reconnects nodes, one after the other in any order; answers what was observed if each
 /// one was really cut off.
 pub(super) async fn unclog(
     stage: &mut Stage<'_>,
@@ -182,7 +181,7 @@ fn slow(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
         network.set_netem(id, words)?;
     }
     let what = format!("every wire: netem {}", words.join(" "));
-    // What the disciplines handle is counted, and read when they are taken away.
+    // What the disciplines handle is counted, and read when they are removed.
     let wound = Wound::Slow(nemesis);
     Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
 }

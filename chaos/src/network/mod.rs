@@ -29,7 +29,7 @@ const PREFIX: &str = "hf-chaos-";
 const OWN_HOST: u8 = 254;
 /// Hosts of one network.
 const HOSTS_MAX: u64 = 200;
-/// The table of rules with which it is tried whether there can be some.
+/// The table of rules that tests whether rules are possible.
 const TABLE: &str = "chaos";
 
 /// The queueing disciplines of faults.
@@ -45,7 +45,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes the bridge, and a way from here to it.
+    /// Makes the bridge, and a route to it from this machine.
     pub fn make(state: &mut StateFile) -> anyhow::Result<Network> {
         let run = std::process::id();
         let network = Network { run, prefix: free_prefix()?, hosts: BTreeMap::new() };
@@ -76,12 +76,12 @@ impl Network {
         Ipv4Addr::new(a, b, c, host)
     }
 
-    /// Where the clients of the run are.
+    /// Address of the run's clients.
     pub fn own_address(&self) -> Ipv4Addr {
         self.address(OWN_HOST)
     }
 
-    /// Where a node is.
+    /// Address of a node.
     pub fn address_of(&self, id: NodeId) -> anyhow::Result<Ipv4Addr> {
         self.hosts.get(&id).copied().with_context(|| format!("node {id} has no host"))
     }
@@ -136,8 +136,8 @@ impl Network {
         )
     }
 
-    /// What the disciplines of all hosts have handled; none if one is missing or has
-    /// handled nothing.
+    /// Packets handled by the disciplines of all hosts; none if one is missing or has
+    /// handled none.
     pub fn queued(&self) -> anyhow::Result<Option<Queued>> {
         let mut sum = Queued::default();
         for id in self.hosts.keys() {
@@ -228,8 +228,7 @@ impl Drop for Network {
     }
 }
 
-/// Deletes a namespace of a run; answers whether it was there. What runs in it
-/// must have ended.
+/// Deletes a namespace of a run; answers whether it was there. Its processes must have ended.
 pub fn delete(name: &str) -> anyhow::Result<bool> {
     anyhow::ensure!(name.starts_with(PREFIX), "{name} is no network namespace of a run");
     let listed = ip(&["netns", "list"])?;
@@ -245,7 +244,7 @@ pub fn exists(name: &str) -> bool {
     Path::new(NAMESPACES).join(name).exists()
 }
 
-/// What a machine allows.
+/// Capabilities of a machine.
 #[derive(Debug, Clone, Default)]
 pub struct Permitted {
     /// Why there can be no network; none if there can.
@@ -256,14 +255,14 @@ pub struct Permitted {
     pub no_tbf: Option<String>,
     /// Why connections cannot be reset.
     pub no_reset: Option<String>,
-    /// Why open connections cannot be told from new ones.
+    /// Why open connections cannot be distinguished from new ones.
     pub no_tracking: Option<String>,
     /// Why nodes cannot have file systems of their own.
     pub no_disks: Option<String>,
 }
 
 impl Permitted {
-    /// Tries all of it.
+    /// Tests all capabilities.
     pub fn find() -> Permitted {
         Permitted { no_disks: disks::forbidden(), ..Permitted::on_network() }
     }
@@ -275,7 +274,7 @@ impl Permitted {
             let why = "network namespaces take root: run it with sudo".to_owned();
             return Permitted { no_network: Some(why), ..Permitted::default() };
         }
-        // Recorded, so that `heal` finds it if this is killed meanwhile.
+        // Recorded, so that `heal` finds it if this process is killed.
         let recorded = StateFile::create(None)
             .and_then(|mut state| state.makes_namespace(&name).map(|()| state));
         let state = match recorded {

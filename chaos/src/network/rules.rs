@@ -1,4 +1,4 @@
-//! What happens to packets that reach a host, in the words of `nft`.
+//! Rules for packets that reach a host, in the syntax of `nft`.
 
 use std::net::Ipv4Addr;
 
@@ -7,20 +7,19 @@ use std::net::Ipv4Addr;
 pub enum Rule {
     /// Everything from there is dropped.
     Drop {
-        /// Where it comes from.
+        /// Address of the sender.
         from: Ipv4Addr,
     },
     /// So many of a hundred packets are dropped.
     Lose {
-        /// How many.
+        /// Percentage of packets dropped.
         percent: u8,
         /// Where they come from; none = anywhere.
         from: Option<Ipv4Addr>,
     },
     /// Every packet of TCP is answered with a reset.
     Reset,
-    /// What belongs to connections that are open is dropped; new ones are let in,
-    /// and freeze once they are.
+    /// Drops packets of open connections; new ones are let in, and freeze once they are open.
     DropOpen,
 }
 
@@ -59,7 +58,7 @@ pub fn packets(listing: &str) -> u64 {
     sum
 }
 
-/// What a queueing discipline has handled.
+/// Packets handled by a queueing discipline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Queued {
     /// Packets that went through it.
@@ -68,7 +67,7 @@ pub struct Queued {
     pub requeued: u64,
 }
 
-/// Reads what `tc -s qdisc` says of netem; none if there is none.
+/// Parses netem's part of `tc -s qdisc`; none if there is none.
 pub fn netem(listing: &str) -> Option<Queued> {
     let own = listing.split("qdisc ").find(|part| part.starts_with("netem "))?;
     let words: Vec<&str> = own.split_whitespace().collect();
@@ -78,7 +77,7 @@ pub fn netem(listing: &str) -> Option<Queued> {
     Some(Queued { packets: number(before("pkt"))?, requeued: number(behind("requeues"))? })
 }
 
-/// How many packets had to wait, as `tc -s qdisc` says of tbf; none if there is none.
+/// How many packets had to wait, by tbf's part of `tc -s qdisc`; none if there is none.
 pub fn waited(listing: &str) -> Option<u64> {
     let own = listing.split("qdisc ").find(|part| part.starts_with("tbf "))?;
     let mut words = own.split_whitespace();

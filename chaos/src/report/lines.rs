@@ -11,7 +11,7 @@ use crate::operation::{Operation, Outcome};
 /// Most operations that are drawn.
 const DRAWN_MAX: usize = 60;
 
-/// The drawing.
+/// The violation as a drawing of lines.
 pub fn draw(violation: &Violation) -> String {
     // The operations in conflict are among those that are drawn.
     let last = violation.conflict.iter().max().map_or(0, |last| last + 1);

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::summary::Summary;
 
-/// Writes both; answers where the page is.
+/// Writes both; answers the path of the page.
 pub fn write(folder: &Path, summary: &Summary) -> anyhow::Result<PathBuf> {
     let write = |name: &str, text: String| {
         let path = folder.join(name);
@@ -31,7 +31,7 @@ pub fn write(folder: &Path, summary: &Summary) -> anyhow::Result<PathBuf> {
     write("report.html", page::page(summary))
 }
 
-/// The report for programs.
+/// The report for programs, as JSON.
 pub fn document(summary: &Summary) -> Value {
     let Summary { verdict, reasons, description, judgements, counts, notes, .. } = summary;
     let checkers = judgements.iter().map(|(workload, judgement)| {

@@ -10,7 +10,7 @@ use crate::summary::Summary;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page.
+/// The whole page, as HTML.
 pub fn page(summary: &Summary) -> String {
     let verdict = summary.verdict.as_str();
     let sections = [
@@ -78,9 +78,9 @@ fn pairs(rows: &[(&str, String)]) -> String {
     format!("<table class=\"facts\">\n{}</table>\n", rows.concat())
 }
 
-/// What faults on a network are made with.
+/// How faults on a network are made.
 const NETWORK: &str = "a network namespace for each node on a bridge of the run's own; nft drops packets, tc makes them slow";
-/// What faults of disks are made with.
+/// How faults of disks are made.
 const DISKS: &str = "an ext4 image for each node, mounted through a loop device; a loss of power takes away what the kernel had not written to it, which SIGKILL does not";
 
 /// With what the nodes of a run were surrounded, so that faults of a kind could be made.

@@ -24,7 +24,7 @@ const GAP: f64 = 20.0;
 const DECADES: f64 = 5.0;
 const LEAST_NS: f64 = 100_000.0;
 
-/// What happened in one slice.
+/// The events of one slice.
 #[derive(Debug, Clone, Default)]
 struct Slice {
     latencies: Vec<Moment>,

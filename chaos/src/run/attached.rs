@@ -40,9 +40,9 @@ const RECOVERY_TIME_MAX: Duration = Duration::from_secs(60);
 const RUN: &str = "default";
 const HAND_OVER: &str = "hand-over";
 const KILL_CLIENTS: &str = "kill-clients";
-/// What does no harm.
+/// Faults that do no harm.
 const HARMLESS_FAULTS: [&str; 2] = [HAND_OVER, KILL_CLIENTS];
-/// What a hook is asked for.
+/// Faults that a hook can inject.
 const HOOK_FAULTS: [&str; 3] = ["kill", "pause", "cut"];
 
 /// How a cluster is reached, and what may be done to it.
@@ -50,15 +50,15 @@ const HOOK_FAULTS: [&str; 3] = ["kill", "pause", "cut"];
 pub struct Attachment {
     /// Its nodes, as they were given.
     pub list: String,
-    /// The same, read.
+    /// The endpoints as a list.
     pub endpoints: Vec<String>,
     /// The token, if it asks for one.
     pub token_file: Option<PathBuf>,
-    /// Who breaks its nodes, if its owner allows that.
+    /// What injects faults into its nodes, if its owner allows that.
     pub hook: Option<Breaker>,
 }
 
-/// Runs it all; the job is gone afterwards.
+/// Runs it all, then deletes the job.
 pub async fn attach(
     plan: &Plan,
     attachment: &Attachment,
@@ -85,7 +85,7 @@ pub async fn attach(
     };
     let mut addresses = reachable(&status, &site, &mut description).await;
     if addresses.is_empty() {
-        // Whoever answered there passes calls on.
+        // The node that answered there forwards calls.
         addresses.clone_from(&site.endpoints);
     }
     let shared = Shared::new(&plan.report, plan.operations)?;
@@ -121,8 +121,7 @@ pub async fn attach(
     driven.map(|()| description)
 }
 
-/// Where each node answers: at the address that it names, or at one of those that the
-/// cluster was attached to by.
+/// Address of each node: the one that it reports, or one of those given on the command line.
 async fn reachable(status: &Status, site: &Site, description: &mut Description) -> Vec<String> {
     let mut addresses = Vec::new();
     for node in &status.nodes {
@@ -151,7 +150,7 @@ async fn reachable(status: &Status, site: &Site, description: &mut Description) 
     addresses
 }
 
-/// What a run against a cluster that is there has at hand.
+/// The parts of a run against an existing cluster.
 struct Attached<'a> {
     plan: &'a Plan,
     attachment: &'a Attachment,
@@ -275,7 +274,7 @@ struct Faults<'a> {
     shared: &'a Arc<Shared>,
     live: &'a Live,
     description: &'a mut Description,
-    /// What the hook has broken and not healed yet.
+    /// The fault that the hook has injected and not healed yet.
     broken: Option<(&'static str, NodeId)>,
     random: StdRng,
 }
@@ -291,7 +290,7 @@ impl Faults<'_> {
         loop {
             let pause = Duration::from_millis(self.random.random_range(PAUSE_MS));
             tokio::time::sleep(pause).await;
-            // What the hook is there for is done once, even if that takes longer.
+            // The hook's faults are injected once, even if that takes longer.
             let is_owed = is_first_round && left.iter().any(|name| HOOK_FAULTS.contains(name));
             let is_late = self.plan.duration.is_some_and(|most| began.elapsed() >= most);
             if self.shared.is_over() || (is_late && !is_owed) {
@@ -391,7 +390,7 @@ impl Faults<'_> {
     }
 }
 
-/// A hook under way, with all that it started: killed when dropped.
+/// A running hook, with all that it started: killed when dropped.
 struct Hook {
     child: tokio::process::Child,
     /// Its process group; none once it has ended.

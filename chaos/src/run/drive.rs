@@ -33,14 +33,14 @@ const QUIET: Duration = Duration::from_secs(1);
 const PAUSE_MS: std::ops::Range<u64> = 600..1_800;
 /// Between the ends of two faults that were there at the same time.
 const BETWEEN_ENDS: Duration = Duration::from_secs(1);
-/// How long clients may take to come to an end.
+/// How long clients may take to end.
 const CLIENTS_END_MAX: Duration = Duration::from_secs(40);
 /// The job of a run's keys.
 const JOB: &str = "chaos";
 /// Agents of a run that takes some.
 const AGENTS: usize = 2;
 
-/// Runs it all; answers how it was made. The cluster is gone afterwards.
+/// Runs it all, then removes the cluster; answers how the run was made.
 pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<Description> {
     let has_agents = plan.workloads.iter().any(|workload| workload.is_through_agents());
     let programs = ["holdfast-store", "holdfast-agent"];
@@ -201,7 +201,7 @@ pub fn save(folder: &Path, description: &Description) -> anyhow::Result<()> {
 pub(super) struct Clients(JoinSet<anyhow::Result<()>>);
 
 impl Clients {
-    /// Starts them.
+    /// Starts the clients.
     pub(super) fn spawn(
         plan: &Plan,
         site: &Site,
@@ -244,7 +244,7 @@ impl Clients {
         Ok(description)
     }
 
-    /// Waits until all have come to their end; who does not is a failure.
+    /// Waits until all clients have ended; one that does not is a failure.
     pub(super) async fn end(&mut self, description: &mut Description) -> anyhow::Result<()> {
         match tokio::time::timeout(CLIENTS_END_MAX, self.join()).await {
             Ok(ended) => ended,
@@ -269,7 +269,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Makes the final reads of all workloads, under the node that leads if it is known.
+    /// Makes the final reads of all workloads, under the leader's node if it is known.
     pub(super) async fn final_reads(
         plan: &Plan,
         site: &Site,
@@ -294,8 +294,7 @@ impl Clients {
     }
 }
 
-/// A node that ended without having been told to, or in another way than it was
-/// told to, is a failure.
+/// A node that ended without a request, or otherwise than requested, is a failure.
 fn note_fallen(cluster: &mut Cluster, description: &mut Description) {
     description.failures.extend(cluster.take_unasked());
 }
@@ -413,7 +412,7 @@ impl Faults<'_> {
                 begin: clock::now(),
                 ..FaultRecord::default()
             });
-            // A run that is killed here has said what it was about to do.
+            // Written first, so that a killed run has recorded its next fault.
             save(&self.plan.report, self.description)?;
             let injected = nemesis.inject(stage).await?;
             let record = &mut self.description.faults[at];

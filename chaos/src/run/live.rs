@@ -1,5 +1,4 @@
-//! What people see while a run is under way: a line that changes on a terminal,
-//! a line now and then elsewhere.
+//! Progress of a run for people: a line that changes on a terminal, a line now and then elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -31,10 +30,10 @@ const JUDGED_SHARE: u32 = 20;
 /// Configurations of one key that are searched: what takes more is judged at the
 /// end.
 const CONFIGURATIONS_MAX: usize = 20_000;
-/// What is younger than this may not be in its file yet, in nanoseconds.
+/// Younger operations may not be in their files yet, in nanoseconds.
 const SETTLED_AFTER: u64 = 2_000_000_000;
 
-/// The line.
+/// The progress line.
 #[derive(Debug)]
 pub struct Live {
     tasks: Mutex<JoinSet<()>>,
@@ -56,7 +55,7 @@ struct State {
 }
 
 impl Live {
-    /// Begins to show it.
+    /// Starts to show progress.
     pub fn start(plan: &Plan, shared: Arc<Shared>) -> Live {
         let state = Arc::new(State {
             began: Instant::now(),
@@ -134,7 +133,7 @@ async fn show(state: Arc<State>) {
         match state.is_terminal {
             true => {
                 eprint!("\r\x1b[K{}", state.line());
-                // A terminal that is gone hinders nothing.
+                // A closed terminal hinders nothing.
                 drop(std::io::stderr().flush());
             }
             false => eprintln!("{}", state.line()),

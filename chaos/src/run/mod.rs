@@ -1,11 +1,11 @@
-//! A run of the tool: what it is to do, how it goes, what is recorded of it.
+//! A run of the tool: its plan, its course, its record.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`plan`] | what is to be done |
-//! | [`drive`] | it is done, to a cluster of its own |
-//! | [`attached`] | it is done, to a cluster that is there |
-//! | [`live`] | what people see meanwhile |
+//! | [`plan`] | the plan |
+//! | [`drive`] | a run on a cluster of its own |
+//! | [`attached`] | a run on an existing cluster |
+//! | [`live`] | progress for people |
 //! | `signals` | how a run is asked to end |
 
 pub mod attached;
@@ -32,9 +32,9 @@ pub struct Description {
     pub version: String,
     /// The commit of the checkout that the binaries lie in, if they lie in one.
     pub commit: Option<String>,
-    /// The nodes of the cluster at its beginning, with what they said of themselves.
+    /// The nodes of the cluster at its beginning, with their own reports.
     pub nodes: Vec<NodeDescription>,
-    /// The workloads.
+    /// Names of the workloads.
     pub workloads: Vec<String>,
     /// The faults that were asked for by name.
     #[serde(default)]
@@ -50,10 +50,10 @@ pub struct Description {
     pub ended: Option<Moment>,
     /// The faults, in order.
     pub faults: Vec<FaultRecord>,
-    /// What was asked for and cannot be done here, with the reason.
+    /// Requested parts that cannot be run here, with the reason.
     pub left_out: Vec<LeftOut>,
-    /// What went wrong besides the answers: nodes that ended by themselves, a
-    /// cluster that did not recover.
+    /// Failures besides wrong answers: nodes that ended by themselves, a cluster that did
+    /// not recover.
     pub failures: Vec<String>,
     /// Why the run was ended early, if it was.
     pub stopped: Option<String>,
@@ -63,7 +63,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// The run does not come to its planned end, for one more reason.
+    /// Adds a reason why the run does not reach its planned end.
     pub fn stop(&mut self, why: &str) {
         match &mut self.stopped {
             None => self.stopped = Some(why.to_owned()),
@@ -80,11 +80,11 @@ impl Description {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeDescription {
-    /// Its id.
+    /// Id of the node.
     pub id: u64,
     /// Its address.
     pub address: String,
-    /// Its version, if it told.
+    /// Its version, if it was reported.
     pub version: Option<String>,
 }
 
@@ -94,22 +94,22 @@ pub struct NodeDescription {
 pub struct ClientDescription {
     /// Its name, that of its file.
     pub name: String,
-    /// Its workload.
+    /// Name of its workload.
     pub workload: String,
     /// `cluster`, or `one node` if it is bound to one.
     pub class: String,
 }
 
-/// One fault.
+/// The record of one fault.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultRecord {
-    /// The nemesis.
+    /// Name of the nemesis.
     pub nemesis: String,
     /// The faults that were there at the same time, if it was not alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// What it did, to whom.
+    /// The action, and the node it hit.
     pub what: String,
     /// Whether it was asked for by name.
     pub by_name: bool,
@@ -120,14 +120,14 @@ pub struct FaultRecord {
     pub struck: Option<Moment>,
     /// When it was healed; none if it was not.
     pub end: Option<Moment>,
-    /// How it is known that it was really there; none if it was not.
+    /// Proof that it was really there; none if it was not observed.
     pub evidence: Option<String>,
-    /// What went wrong with it.
+    /// The error of this fault.
     pub error: Option<String>,
 }
 
 impl FaultRecord {
-    /// Under which name it was planned.
+    /// The name under which it was planned.
     pub fn planned_as(&self) -> &str {
         self.group.as_deref().unwrap_or(&self.nemesis)
     }
@@ -137,8 +137,8 @@ impl FaultRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftOut {
-    /// What.
+    /// Name of the fault or workload.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }

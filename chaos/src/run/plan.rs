@@ -1,4 +1,4 @@
-//! What a run is to do, made of the command line.
+//! The plan of a run, from the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,24 +16,24 @@ const ALL: &str = "all";
 /// The word for the pairs of `--pairs`.
 pub const PAIRS: &str = "pairs";
 
-/// What a run is to do.
+/// The plan of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// Nodes of the cluster.
     pub nodes: u64,
-    /// What the clients do.
+    /// The workloads of the clients.
     pub workloads: Vec<Workload>,
     /// The faults, and whether each was asked for by name.
     pub nemeses: Vec<(Group, bool)>,
-    /// What was asked for and is not done.
+    /// Requested parts that are not run.
     pub left_out: Vec<LeftOut>,
     /// For how long, if that is what ends it.
     pub duration: Option<Duration>,
     /// How many operations, if that is what ends it.
     pub operations: Option<u64>,
-    /// Whether the first violation that is seen while it goes on ends it.
+    /// Whether the first violation seen during the run ends it.
     pub until_failure: bool,
-    /// Of all choices.
+    /// Seed of all choices.
     pub seed: u64,
     /// The folder of the report.
     pub report: PathBuf,
@@ -41,7 +41,7 @@ pub struct Plan {
     pub clients: usize,
     /// Operations of all clients in a second.
     pub rate: u32,
-    /// Where the binaries are, if not beside this one.
+    /// Folder of the binaries, if not this one's.
     pub binaries: Option<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ impl Plan {
         self.workloads.iter().map(|workload| workload.as_str()).collect()
     }
 
-    /// The flag that says when it ends.
+    /// The flag that sets its end.
     pub fn end_flag(&self) -> String {
         match (self.duration, self.operations) {
             (Some(duration), _) => {
@@ -116,8 +116,8 @@ pub struct Chosen {
     pub is_missed: bool,
 }
 
-/// Reads a list of nemeses, and leaves out what is forbidden here, or finds nothing
-/// to break under these workloads.
+/// Reads a list of nemeses, and leaves out those that are forbidden here, or that affect
+/// none of these workloads.
 pub fn nemeses(
     list: &[String],
     workloads: &[Workload],

@@ -1,10 +1,10 @@
-//! Signals that ask a run to end: the first one in good order, the second one at
-//! once. While nobody listens any more, each one ends the program.
+//! Signals that ask a run to end: the first one in good order, the second one at once.
+//! Once nothing listens any more, each one ends the program.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// What the program ends with that was ended before it had a verdict.
+/// Exit code of a program that was ended before it had a verdict.
 const EXIT_CODE: i32 = 2;
 
 /// The signals that have come, and those that come.
@@ -16,8 +16,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Listens, on a thread of its own: it goes on when the run is over and its
-    /// history is judged.
+    /// Listens, on a thread of its own: it continues while the history is judged after the run.
     pub(super) fn listen() -> anyhow::Result<Signals> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let guard = runtime.enter();
@@ -37,7 +36,7 @@ impl Signals {
         self.first
     }
 
-    /// Whether another one came behind it: everything ends at once.
+    /// Whether another signal came after it: everything ends at once.
     pub(super) fn is_second(&self) -> bool {
         self.is_second
     }

@@ -5,7 +5,7 @@ use holdfast_api::{Policy, ProcessId, Role};
 use super::{Answer, Branch, Call, Participant, sooner};
 use crate::history::{Meaning, Moment, Outcome, Program, Record, What};
 
-/// What one program tells of itself, and what it may mean for others.
+/// The record of one program, and what it may mean for others.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     pub program: Program,
@@ -13,16 +13,16 @@ pub(super) struct Account {
     /// The run of each incarnation.
     pub runs: Vec<String>,
     /// Registrations that were tried, with their runs: each may have ended the
-    /// incarnation before it, whatever the program was told.
+    /// incarnation before it, whatever answer the program got.
     pub attempts: Vec<(String, ProcessId, Moment)>,
-    /// Those of them of which nobody knows what came of them.
+    /// Those of them with unknown outcome.
     pub unheard: Vec<(String, ProcessId, Moment)>,
     /// The first arrival at a round that may declare others dead.
     pub evicts: Option<Moment>,
     pub nonsense: Vec<String>,
 }
 
-/// A registration under way.
+/// A registration in progress.
 struct Joining<'r> {
     run: &'r String,
     process: ProcessId,
@@ -87,7 +87,7 @@ impl Account {
         }
     }
 
-    /// What a program says as the incarnation that it has.
+    /// Takes a record of the program's present incarnation.
     fn take(&mut self, program: &Program, at: Moment, what: &What) {
         let answer = match what {
             What::Outcome(outcome) => Answer::Outcome(Outcome::clone(outcome)),

@@ -7,15 +7,15 @@ use crate::history::Moment;
 use crate::operation::{Action, Answer, Operation};
 use crate::run::{Description, FaultRecord};
 
-/// From a fault's injection to the first write that was called behind it and
-/// acknowledged, for each class of clients.
+/// From a fault's injection to the first acknowledged write that was called after it, for
+/// each class of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
     /// Which fault, by its place.
     pub fault: usize,
-    /// Its nemesis.
+    /// Name of its nemesis.
     pub nemesis: String,
-    /// The class.
+    /// Class of the clients.
     pub class: String,
     /// How long; none if there was none before the run ended.
     pub nanoseconds: Option<Moment>,
@@ -40,17 +40,17 @@ fn is_acknowledged_write(operation: &Operation) -> bool {
 /// there was none.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct RecoveryFigures {
-    /// The nemesis.
+    /// Name of the nemesis.
     pub nemesis: String,
     /// The class of clients.
     pub class: String,
     /// How often it was injected.
     pub faults: usize,
-    /// In milliseconds; none if no write was acknowledged behind any.
+    /// In milliseconds; none if no write was acknowledged after any.
     pub median_ms: Option<u64>,
-    /// Likewise.
+    /// In milliseconds, as above.
     pub worst_ms: Option<u64>,
-    /// Behind so many of them no write was acknowledged before the run ended.
+    /// Faults after which no write was acknowledged before the run ended.
     pub never: usize,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn recoveries(description: &Description, operations: &[Operation]) ->
         }
     }
     for times in writes.values_mut() {
-        // From behind: the first return of all that were called from a moment on.
+        // Backwards: the first return of all that were called from a moment on.
         times.sort_unstable();
         let mut first = Moment::MAX;
         for (_, returned) in times.iter_mut().rev() {

@@ -1,13 +1,13 @@
-//! Whether a workload was tested at all: a checker passes a history that holds
-//! nothing which could be wrong.
+//! Whether a workload was tested at all: a checker passes a history in which nothing
+//! could be wrong.
 
 use std::collections::HashSet;
 
 use crate::operation::{Action, Answer, Operation};
 use crate::workload::Workload;
 
-/// Why a pass of this workload would say nothing; none if it says something.
-/// `is_final` tells the clients that only look at the end.
+/// Why a pass of this workload would prove nothing; none if it proves something.
+/// `is_final` selects the clients that only read at the end.
 pub fn untested(
     workload: Workload,
     operations: &[&Operation],
@@ -92,7 +92,7 @@ fn is_repeated(operations: &[&Operation]) -> bool {
     })
 }
 
-/// Whether it says that a lease has ended.
+/// Whether it shows that a lease has ended.
 fn shows_end(operation: &Operation) -> bool {
     match operation.answer() {
         Some(Answer::Alive(alive)) => !alive,

@@ -1,4 +1,4 @@
-//! What a recording comes to, and why.
+//! The verdicts on recordings, and why.
 
 use super::*;
 use crate::operation::{Action, Answer, Change, Outcome};
@@ -96,7 +96,7 @@ fn a_run_that_ended_early_or_failed_is_no_pass() {
 #[test]
 fn a_fault_is_over_with_the_first_write_that_was_called_behind_it() {
     let mut recording = recording(0);
-    // Called before the fault, returned behind it: says nothing.
+    // Called before the fault, returned after it: proves nothing.
     recording.operations[10].returned = Some(30_000);
     recording.operations.drain(11..20);
     let fault = FaultRecord { begin: 10_500, ..FaultRecord::default() };

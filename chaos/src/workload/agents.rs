@@ -1,12 +1,11 @@
-//! The agents of a run, as their clients know them: where they are, and whether
-//! one was ended.
+//! The agents of a run, as their clients know them: their addresses, and whether one was ended.
 
 use parking_lot::Mutex;
 
-/// Failures that are told at most.
+/// Most failures that are reported.
 const TOLD_MAX: usize = 10;
 
-/// All of them.
+/// The agents of a run.
 #[derive(Debug, Default)]
 pub struct Agents {
     places: Mutex<Vec<Place>>,
@@ -36,7 +35,7 @@ impl Agents {
         *self.places.lock() = addresses.into_iter().map(place).collect();
     }
 
-    /// One is about to be ended: its connections may break from here on, and nobody
+    /// One is about to be ended: its connections may break from here on, and no client
     /// makes a new one.
     pub fn ends(&self, agent: usize) {
         if let Some(place) = self.places.lock().get_mut(agent) {
@@ -44,7 +43,7 @@ impl Agents {
         }
     }
 
-    /// All of them run.
+    /// Notes that all agents run.
     pub fn are_back(&self) {
         self.places.lock().iter_mut().for_each(|place| place.is_down = false);
     }
@@ -57,7 +56,7 @@ impl Agents {
         (!is_down).then(|| AgentRun { agent, address: address.clone(), ends: *ends })
     }
 
-    /// A connection to it broke. Nothing but its end may break one.
+    /// A connection to it broke. Only its end may break one.
     pub(super) fn broke(&self, agent_run: &AgentRun, client: &str, why: &std::io::Error) {
         let ended =
             self.places.lock().get(agent_run.agent).is_none_or(|it| it.ends != agent_run.ends);
@@ -70,7 +69,7 @@ impl Agents {
         }
     }
 
-    /// What broke though it must not, in words.
+    /// Unexpected breaks, in words.
     pub fn take_broken(&self) -> Vec<String> {
         std::mem::take(&mut self.broken.lock())
     }

@@ -22,27 +22,27 @@ use crate::operation::{Action, Outcome};
 use crate::recording::ClientFile;
 use crate::run::ClientDescription;
 
-/// A call that was refused is not followed by the next one at once.
+/// Pause of a client after a refused call.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 
 /// Bound on the final calls on one key.
 const FINAL_TIME_MAX: Duration = Duration::from_secs(40);
 
-/// Between two kills of clients, of which most are between two calls.
+/// Between two kills of clients; most hit between two calls.
 const BETWEEN_KILLS: Duration = Duration::from_millis(20);
 /// Bound on all kills of one fault.
 const KILLS_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What all clients of a run share.
+/// State that all clients of a run share.
 #[derive(Debug)]
 pub struct Shared {
     /// Set when no new calls are to be made.
     stop: AtomicBool,
     /// Operations that may still be made, if they are counted.
     left: AtomicI64,
-    /// Whether they are.
+    /// Whether operations are counted.
     counted: bool,
-    /// Told with a new number when clients are killed.
+    /// Sends a new number when clients are killed.
     kills: watch::Sender<u64>,
     /// Operations by what is known of them.
     pub ok: AtomicU64,
@@ -57,7 +57,7 @@ pub struct Shared {
     calls: Mutex<BTreeMap<String, u64>>,
     guarded: Mutex<Guarded>,
     addresses: Mutex<Vec<String>>,
-    /// Keys that somebody waits for.
+    /// Keys that a client waits for.
     wanted: Mutex<VecDeque<String>>,
     /// The agents of the run, if it has some.
     pub agents: Agents,
@@ -72,7 +72,7 @@ struct Guarded {
 }
 
 impl Shared {
-    /// For a run into this folder, of so many operations if they are counted.
+    /// For a run into this folder, with this bound on operations if they are counted.
     pub fn new(folder: &Path, operations: Option<u64>) -> anyhow::Result<Arc<Shared>> {
         let path = folder.join("guarded.txt");
         let file = File::create(&path).with_context(|| path.display().to_string())?;
@@ -128,17 +128,17 @@ impl Shared {
         }
     }
 
-    /// All operations so far.
+    /// Number of operations so far.
     pub fn operations(&self) -> u64 {
         [&self.ok, &self.refused, &self.unknown].iter().map(|it| it.load(Ordering::Relaxed)).sum()
     }
 
-    /// Where the nodes are from here on.
+    /// Sets the nodes' addresses from here on.
     pub fn set_addresses(&self, addresses: Vec<String>) {
         *self.addresses.lock() = addresses;
     }
 
-    /// Where the nodes are.
+    /// Addresses of the nodes.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.addresses.lock().clone()
     }
@@ -148,12 +148,12 @@ impl Shared {
         self.wanted.lock().push_back(key);
     }
 
-    /// A key that somebody waits for, to be set.
+    /// A key that a client waits for, to be set.
     pub(super) fn wanted(&self) -> Option<String> {
         self.wanted.lock().pop_front()
     }
 
-    /// A text that nobody else gets.
+    /// A text that is unique in the run.
     pub(super) fn element(&self) -> String {
         format!("e{}", self.next_element.fetch_add(1, Ordering::Relaxed))
     }
@@ -211,16 +211,16 @@ impl Site {
 
 /// How clients of a kind reach what they work on.
 pub trait Way: Sized + Send {
-    /// What a client is called beside others in figures; it may be bound to a node.
+    /// The class of a client in figures; it may be bound to a node.
     fn class(bound: Option<usize>) -> &'static str;
 
-    /// A new way, for the client of this number.
+    /// Opens a new door, for the client of this number.
     fn open(client: usize, bound: Option<usize>, site: &Site, shared: &Shared) -> Self;
 
     /// A new connection and a new session in the place of those that it has.
     fn reopen(&mut self, bound: Option<usize>, site: &Site, shared: &Shared);
 
-    /// Whether what it leads to is gone for ever.
+    /// Whether the place that it leads to is gone for ever.
     fn is_gone(&self, shared: &Shared) -> bool;
 
     /// The next few calls.
@@ -239,7 +239,7 @@ pub trait Way: Sized + Send {
 /// One client: a task of its own.
 #[derive(Debug)]
 pub struct Worker<D = Door> {
-    /// What it is.
+    /// Its description in the report.
     pub description: ClientDescription,
     pub(super) workload: Workload,
     pub(super) place: usize,
@@ -252,7 +252,7 @@ pub struct Worker<D = Door> {
     file: ClientFile,
     kills: watch::Receiver<u64>,
     is_final: bool,
-    /// Told when its session or watch is to be made anew.
+    /// Set when its session or watch is to be made anew.
     pub(super) fresh: bool,
 }
 
@@ -270,8 +270,8 @@ impl<D: Way> Worker<D> {
         Worker::make(workload, place, bound, site, shared, seed, name, D::class(bound))
     }
 
-    /// The client that makes the final reads of a workload, under this node if it is
-    /// known who leads.
+    /// The client that makes the final reads of a workload, under the leader's node if it
+    /// is known.
     pub fn last(
         workload: Workload,
         site: &Site,
@@ -320,7 +320,7 @@ impl<D: Way> Worker<D> {
         })
     }
 
-    /// Calls until there is nothing left to call.
+    /// Calls until no operation is left.
     pub async fn run(mut self) -> anyhow::Result<()> {
         // They do not all call at once.
         let pause = self.site.pause.mul_f64(self.random.random::<f64>());
@@ -350,8 +350,7 @@ impl<D: Way> Worker<D> {
         self.door.reopen(self.bound, &self.site, &self.shared);
     }
 
-    /// Writes down a call and what came of it. It ends early if the client is
-    /// killed meanwhile.
+    /// Records a call and its outcome. It ends early if the client is killed during the call.
     pub(super) async fn call(
         &mut self,
         key: &str,
@@ -359,7 +358,7 @@ impl<D: Way> Worker<D> {
         run: impl Future<Output = Outcome>,
     ) -> anyhow::Result<Outcome> {
         let id = self.begin(key, action)?;
-        // Who is killed loses a call: one that is under way, not one to come.
+        // A killed client loses a call in progress, not the next one.
         self.kills.mark_unchanged();
         let outcome = tokio::select! {
             biased;
@@ -376,11 +375,11 @@ impl<D: Way> Worker<D> {
         Ok(outcome)
     }
 
-    /// Waits until the client is killed; it goes on as a new one.
+    /// Waits until the client is killed; it continues as a new one.
     pub(super) async fn is_killed(&mut self) {
         loop {
             if self.is_final || self.kills.changed().await.is_err() {
-                // Nobody is there to kill it.
+                // Without a killer it waits for ever.
                 std::future::pending::<()>().await;
             }
             if (*self.kills.borrow_and_update() ^ self.place as u64) & 1 == 0 {

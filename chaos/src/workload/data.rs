@@ -23,7 +23,7 @@ const ELEMENTS_PER_KEY: u64 = 1_600;
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(100);
 
 impl<D: Way> Worker<D> {
-    /// One of the keys in use, and an element that nobody else gets.
+    /// One of the keys in use, and a unique element.
     pub(super) fn next_key(&mut self) -> (String, String) {
         let element = self.shared.element();
         let number: u64 = element[1..].parse().unwrap_or(0);
@@ -91,8 +91,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads a key at any one node. Whoever writes, too, soon waits at a node that leads
-    /// no more and does not know it yet, and reads nothing there.
+    /// Reads a key at any one node. A client that also writes would soon wait at a
+    /// deposed leader that does not know it yet, and read nothing there.
     async fn read_anywhere(&mut self, key: &str) -> anyhow::Result<()> {
         let mut door = self.door.clone();
         let addresses = self.shared.addresses();
@@ -207,7 +207,7 @@ async fn read_pair(keys: &Keys, key: &str) -> Outcome {
                 entry.and_then(|entry| entry.value.as_ref()).map(text)
             };
             let (a, b) = (value(0), value(1));
-            // Nobody writes such a value: the checker finds it.
+            // No client writes such a value: the checker finds it.
             let value = if a == b { a } else { Some(format!("{a:?} beside {b:?}")) };
             Outcome::Ok { answer: Answer::Value(value), revision: None }
         }
@@ -239,7 +239,7 @@ fn swapped(done: &Transacted, value: &str) -> Option<Answer> {
     }
 }
 
-/// What a transaction came to.
+/// The answer of a transaction.
 pub(super) fn settled(
     done: Result<Transacted, Error>,
     read: impl FnOnce(&Transacted) -> Option<Answer>,

@@ -15,19 +15,19 @@ use crate::operation::{Answer, Outcome};
 /// Bound on a call while faults come and go.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// One way to the cluster, with the job that its keys belong to.
+/// One route to the cluster, with the job that its keys belong to.
 #[derive(Debug, Clone)]
 pub enum Door {
-    /// The client library.
+    /// Through the client library.
     Library {
         /// The client.
         client: Client,
         /// Its keys.
         keys: Keys,
     },
-    /// One node.
+    /// By HTTP to one node.
     Node {
-        /// Where it is.
+        /// Its address.
         address: String,
         /// The job.
         job: String,
@@ -36,7 +36,7 @@ pub enum Door {
     },
 }
 
-/// What is answered where an operation did not come to its end.
+/// An answer with its revision, or the outcome of a failed operation.
 pub type Answered<T> = Result<(T, Option<u64>), Outcome>;
 
 impl Door {
@@ -253,7 +253,7 @@ impl Way for Door {
     }
 }
 
-/// How a refusal begins that says that a key is absent.
+/// Code at the start of a refusal because a key is absent.
 const ABSENT: &str = "key_not_found";
 
 fn too_long() -> Outcome {
@@ -265,7 +265,7 @@ pub fn text(blob: &Blob) -> String {
     blob.as_text().map_or_else(|| blob.escaped(), str::to_owned)
 }
 
-/// What an error of the library says of the operation.
+/// The outcome of an operation that an error of the library implies.
 pub fn failed(error: &Error) -> Outcome {
     let why = format!("{}: {error}", error.code().as_str());
     match error.outcome() {
@@ -314,8 +314,7 @@ pub async fn post(
     }
 }
 
-/// What a cluster says of itself; an error that names the fix if it is none of
-/// Holdfast.
+/// The status of a cluster; an error that names the fix if it is none of Holdfast.
 pub async fn recognize(client: &Client, list: &str) -> anyhow::Result<Status> {
     match client.status(Deadline::after(CALL_TIME_MAX * 2)).await {
         Ok(status) => Ok(status),

@@ -1,5 +1,5 @@
-//! Leases with two processes each: renewed for a while, then left alone until
-//! the cluster says that they have ended.
+//! Leases with two processes each: renewed for a while, then left alone until the cluster
+//! reports their end.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const EXPIRY_TIME_MAX: Duration = Duration::from_secs(8);
 impl Worker {
     /// The incarnation of one lease.
     pub(super) async fn hold_lease(&mut self) -> anyhow::Result<()> {
-        // A session ends with the lease whose processes it registered.
+        // A session ends with the lease that registered its processes.
         self.reopen();
         let Door::Library { client, .. } = self.door.clone() else { return Ok(()) };
         let key = format!("lease/{}", self.place);
@@ -49,7 +49,7 @@ impl Worker {
         for nonce in &nonces[1..] {
             match register(&client, lease, *nonce).await {
                 Some(process) => processes.push(process),
-                // The lease may be gone, or the cluster: the next one tells more.
+                // The lease may be gone, or the cluster: the next one shows which.
                 None => return Ok(()),
             }
         }

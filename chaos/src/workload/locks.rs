@@ -1,5 +1,5 @@
-//! A lock with fencing tokens. Whoever finds it taken for too long takes it
-//! away from its holder, who may not know: that is what the tokens are for.
+//! A lock with fencing tokens. A client that finds it taken for too long takes it away
+//! from its holder, which may not know: that is what the tokens are for.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Worker {
             return Ok(());
         };
         let holder = found.and_then(|entry| entry.value).map(|value| text(&value));
-        // Now and then it is taken from whoever has it.
+        // Now and then it is taken from its holder.
         if holder.is_some() && self.random.random_range(0..4_u32) > 0 {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What clients do while a cluster is broken.
+//! Workloads of clients while a cluster is broken.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -6,7 +6,7 @@
 //! | [`client`] | one client: its file, its pace, how it is killed |
 //! | [`agents`] | the agents that clients of TCPStore are connected to |
 //! | `data` | registers, counters, lists, sets, queues, transactions |
-//! | `leases`, `locks`, `resends`, `waits`, `watches` | what takes more than a call |
+//! | `leases`, `locks`, `resends`, `waits`, `watches` | operations of several calls |
 //! | [`tcpstore`] | TCPStore through agents |
 
 pub mod agents;
@@ -22,7 +22,7 @@ mod watches;
 
 use crate::judge::Checker;
 
-/// What a client does.
+/// A workload of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Workload {
     /// Reads, writes, compare-and-sets and deletes of some keys.
@@ -54,7 +54,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// All of them.
+    /// All workloads.
     pub const ALL: [Workload; 13] = [
         Workload::Register,
         Workload::Counter,
@@ -71,7 +71,7 @@ impl Workload {
         Workload::TcpstoreCounter,
     ];
 
-    /// Its name.
+    /// Name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Workload::Register => "register",
@@ -90,7 +90,7 @@ impl Workload {
         }
     }
 
-    /// What its clients do, for people.
+    /// Description of its clients' work, for people.
     pub fn about(self) -> &'static str {
         match self {
             Workload::Register => "read, write, compare-and-set and delete of a few keys",
@@ -117,7 +117,7 @@ impl Workload {
         }
     }
 
-    /// Who judges it.
+    /// Checkers that judge it.
     pub fn checkers(self) -> &'static [Checker] {
         match self {
             Workload::Register | Workload::Transaction | Workload::Tcpstore => &[Checker::Exact],

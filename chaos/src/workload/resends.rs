@@ -9,7 +9,7 @@ use super::client::Worker;
 use super::door::{Answered, CALL_TIME_MAX, post};
 use crate::operation::{Action, Answer, Outcome};
 
-/// Most tries of one number that nobody answers.
+/// Most unanswered tries of one number.
 const TRIES_MAX: u32 = 20;
 /// Numbers of one session.
 const NUMBERS: u64 = 100;

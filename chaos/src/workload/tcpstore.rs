@@ -1,11 +1,10 @@
 //! Clients of TCPStore, as PyTorch's are: each with a connection of its own to an
 //! agent, several agents in one run.
 //!
-//! A SET has no answer: that it is done is known with the next answer on the same
-//! connection, and its call ends there. If the connection breaks before that,
-//! nobody knows. Another connection of the same host sees it from the moment on at
-//! which its bytes were sent: PyTorch's `set()` returns then, and its program may
-//! tell others.
+//! A SET has no answer: the next answer on the same connection proves it done, and its
+//! call ends there. If the connection breaks before that, its outcome is unknown. Another
+//! connection of the same host sees it from the moment on at which its bytes were sent:
+//! PyTorch's `set()` returns then, and its program may notify others.
 
 use std::io;
 use std::time::Duration;
@@ -21,11 +20,11 @@ use crate::operation::{Action, Answer, Outcome};
 
 /// Bound on a call: an agent holds it while there is no leader.
 const CALL_TIME_MAX: Duration = Duration::from_secs(15);
-/// Bound on a WAIT for a key that nobody may set.
+/// Bound on a WAIT for a key that may never be set.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(1);
 /// Between two tries to reach an agent that is down.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// Most calls in a row without a pause; the pause behind them is as much longer.
+/// Most calls in a row without a pause; the pause after them is as much longer.
 const BURST_MAX: u32 = 6;
 
 /// A connection to one agent.
@@ -34,7 +33,7 @@ pub struct Agent {
     /// Which agent, by the number of its client.
     client: usize,
     connection: Option<(Connection, AgentRun)>,
-    /// Calls that nothing has answered yet.
+    /// Calls without an answer yet.
     unanswered: Vec<u64>,
     /// The key of the last SET.
     latest: Option<String>,
@@ -76,7 +75,7 @@ impl Way for Agent {
     }
 
     async fn close(worker: &mut Worker<Agent>) -> anyhow::Result<()> {
-        // Whatever is answered says that all before it is done.
+        // Any answer proves that all before it is done.
         if let Some(key) = worker.door.latest.take()
             && !worker.door.unanswered.is_empty()
         {
@@ -118,7 +117,7 @@ impl Worker<Agent> {
         Ok(())
     }
 
-    /// Sends a SET. Its call is under way until something is answered.
+    /// Sends a SET. Its call is in progress until something is answered.
     async fn set(&mut self, key: &str, value: String) -> anyhow::Result<()> {
         if !self.connect().await {
             return Ok(());
@@ -139,7 +138,7 @@ impl Worker<Agent> {
     }
 
     /// Sets a key on one connection, and reads it on another one of the same host: the
-    /// key is new, so that nobody else has a part in it.
+    /// key is new, so that no other client uses it.
     async fn show(&mut self, value: String) -> anyhow::Result<()> {
         if !self.connect().await {
             return Ok(());
@@ -227,7 +226,7 @@ impl Worker<Agent> {
         self.settle(&Outcome::Unknown { why: why.to_owned() })
     }
 
-    /// Ends all calls that nothing has answered yet.
+    /// Ends all calls without an answer yet.
     fn settle(&mut self, outcome: &Outcome) -> anyhow::Result<()> {
         for id in std::mem::take(&mut self.door.unanswered) {
             self.end(id, outcome.clone())?;
@@ -251,15 +250,15 @@ async fn answer(store: &mut Connection, key: &str, action: &Action) -> io::Resul
         Action::Wait => Answer::Exists(true),
         _ => {
             let value = store.get(key).await?;
-            // Nobody sets an empty value.
+            // No client sets an empty value.
             Answer::Value((!value.is_empty()).then_some(value))
         }
     };
     Ok(Outcome::Ok { answer, revision: None })
 }
 
-/// What the value that COMPARE_SET answers says. Values are unique, so that nobody
-/// else has set the wanted one; an absent key is answered with what was expected.
+/// Interprets the value that COMPARE_SET answers. Values are unique, so that no other
+/// client has set the wanted one; an absent key is answered with what was expected.
 fn swapped(expected: &str, wanted: &str, answer: String) -> Answer {
     match answer {
         answer if answer == wanted => Answer::Swapped { swapped: true, value: Some(answer) },
@@ -329,7 +328,7 @@ mod tests {
             let mut agent = JoinSet::new();
             agent.spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    // Broken connections are what this is about.
+                    // The test is about broken connections.
                     drop(serve(stream).await);
                 }
             });
@@ -364,7 +363,7 @@ mod tests {
         scene.worker.ask("k", Action::Add { delta: 1 }).await.unwrap();
         let recorded = scene.recorded();
         assert!(recorded.iter().all(|it| it.is_unknown() && it.returned.is_some()));
-        // Nobody had ended the agent.
+        // The agent had not been ended.
         let broken = scene.shared.agents.take_broken();
         assert!(broken[0].contains("agent 1 broke a connection of tcpstore-0"), "{broken:?}");
 
@@ -372,7 +371,7 @@ mod tests {
         scene.shared.agents.ends(0);
         scene.worker.ask("k", Action::Add { delta: 1 }).await.unwrap();
         assert_eq!(scene.shared.agents.take_broken(), [""; 0]);
-        // Nobody connects to it while it is down.
+        // No client connects to it while it is down.
         assert!(!scene.worker.connect().await);
         scene.shared.agents.are_back();
         assert!(scene.worker.connect().await);

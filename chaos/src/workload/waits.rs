@@ -1,6 +1,5 @@
-//! Waits for keys that somebody else sets a moment later. Whoever waits looks at the
-//! key meanwhile, on the same connection: if it is told several times that the key
-//! is there, its wait was overlooked.
+//! Waits for keys that another client sets a moment later. The waiter looks at the key during the
+//! wait, on the same connection: if it finds the key several times, its wait was overlooked.
 
 use std::time::Duration;
 
@@ -15,10 +14,10 @@ use crate::operation::{Action, Answer, Outcome};
 
 /// Between two looks at a key that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
-/// Bound on a wait for a key that nobody has set.
+/// Bound on a wait for a key that was not set.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long the setter lets whoever waits get there, at most, in microseconds: the
-/// wait comes before the change, after it, and at the same time.
+/// How long the setter waits for the waiter, at most, in microseconds: the wait comes
+/// before the change, after it, and at the same time.
 const AHEAD_MICROS_MAX: u64 = 6_000;
 
 impl Worker {

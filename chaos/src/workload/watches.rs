@@ -16,13 +16,13 @@ const PREFIX: &str = "watch/";
 const KEY: &str = "watch";
 /// How long a watch is waited for before its client looks around.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// One time out of so many a watch is left once it has handed out something, for up
-/// to this time: what was written meanwhile is handed out at once when it resumes.
+/// One time out of so many a watch is left once it has delivered something, for up to
+/// this time: writes in between are delivered at once when it resumes.
 const LEFT_ONCE_IN: u32 = 40;
 const LEFT_MS_MAX: u64 = 6_000;
-/// Most writes in a row without a pause; the pause behind them is as much longer.
+/// Most writes in a row without a pause; the pause after them is as much longer.
 const BURST_MAX: u32 = 12;
-/// How long a watch goes on when nobody writes any more.
+/// How long a watch goes on after the last write.
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Worker {
@@ -43,8 +43,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Watches until there is nothing left to see. Resumes whenever it is cut off,
-    /// and begins another watch when one has ended for good.
+    /// Watches until there is no event left. Resumes after each interruption, and begins
+    /// another watch when one has ended for good.
     async fn watch(&mut self) -> anyhow::Result<()> {
         let Some(mut next) = self.present().await else { return Ok(()) };
         let (mut anew, mut quiet) = (true, None);
@@ -65,7 +65,7 @@ impl Worker {
             self.end(began, done())?;
             (anew, self.fresh) = (false, false);
             let mut ended = None;
-            // A client that is killed leaves its watch behind.
+            // A client that is killed leaves its watch open.
             while !self.fresh && ended.is_none() {
                 match self.deliver(&mut watch, &mut next).await? {
                     Delivered::Something => {
@@ -100,12 +100,12 @@ impl Worker {
         }
     }
 
-    /// Whether nobody has written for a while, and nobody will.
+    /// Whether there was no write for a while, and will be none.
     fn is_quiet(&self, quiet: &mut Option<Instant>) -> bool {
         self.shared.is_over() && quiet.get_or_insert_with(Instant::now).elapsed() > QUIET
     }
 
-    /// The revision behind the present one.
+    /// The revision after the present one.
     async fn present(&mut self) -> Option<u64> {
         match self.door.clone().put("unwatched", "").await {
             Outcome::Ok { revision, .. } => revision.map(|revision| revision + 1),

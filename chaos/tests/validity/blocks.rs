@@ -1,5 +1,5 @@
-//! Atomic blocks: histories in which two processes take different branches, or
-//! are told what did not happen, and those that look like them and are right.
+//! Atomic blocks: histories in which two processes take different branches, or get wrong
+//! outcomes, and similar ones that are right.
 
 use holdfast_chaos::check::{Rule, Sort};
 
@@ -26,7 +26,7 @@ fn all_take_the_branch_that_they_were_told() {
     assert_eq!((sorts[&Sort::Entry], sorts[&Sort::Succeeded]), (1, 1));
     right(&block(BAD, "dead@50"));
     assert_eq!(verdict(&block(BAD, "dead@50")).sorts[&Sort::Failed], 1);
-    // One dies at its exit, when the other had been told.
+    // One dies at its exit, after the other was notified.
     right(&block(GOOD, "exit:b=succeeded~1@40 dead@50"));
     let failed = "exit:b=failed~1@40 got#2(0.1 1.2)-1.2@60 branch#1-@61";
     right(&block(&failed.replace("failed~", "succeeded~"), failed));
@@ -44,7 +44,7 @@ fn two_processes_take_different_branches() {
     let text = "went on as after a success, and";
     let other = "exit:b=succeeded~1@40 got#2(0.1 1.2)+@60 branch#1-@61";
     wrong(Rule::Branch, text, &block(GOOD, other));
-    // It gave up, which makes the block fail; the other was told otherwise.
+    // It gave up, which makes the block fail; the other got another verdict.
     let gave_up = "exit:b=succeeded~1@40 void@65 branch#1-@66";
     wrong(Rule::Branch, text, &block(GOOD, gave_up));
     // Two exits, two verdicts.
@@ -61,7 +61,7 @@ fn a_branch_comes_behind_the_exit() {
     let text = "before its exit had told it so";
     let early = "branch#1+@35 exit:b=succeeded~1@40 got#2(0.1 1.2)+@60";
     wrong(Rule::Branch, text, &block(GOOD, early));
-    // It was told nothing of the success that the other was told of.
+    // It was not notified of the success that the other was notified of.
     let untold = "exit:b=succeeded~1@40 unknown@61 branch#1+@62";
     wrong(Rule::Branch, text, &block(GOOD, untold));
     wrong(Rule::Branch, text, &block(BAD, "branch#1-@35 dead@50"));
@@ -107,7 +107,7 @@ fn an_exit_does_not_wait_for_one_that_is_in_the_block() {
     wrong(Rule::Absence, text, &block(BAD, "dead@70 call@65 got#4(0.1 1.2)@66"));
     // Its exit was given up only later.
     wrong(Rule::Absence, text, &block(BAD, "exit:b=succeeded~1@65 void@70 branch#1-@71"));
-    // The verdict is there: who comes later need not wait.
+    // The verdict is there: a late arrival need not wait.
     let late = "exit:b=failed~1@40 void@50 branch#1-@51 exit:b=succeeded~1@70 got#3(1.2)-1.2@80";
     right(&block(BAD, late));
 }

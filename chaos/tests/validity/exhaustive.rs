@@ -1,5 +1,5 @@
-//! Small random histories, judged by the checker and by trying every placement:
-//! the definition, word for word, with nothing clever in it.
+//! Small random histories, judged by the checker and by trying every placement: the
+//! definition, word for word, without shortcuts.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -86,7 +86,7 @@ fn random(seed: u64) -> Small {
             }
         }
     }
-    // Whoever was told is a member; of the others with a call, some are.
+    // A notified process is a member; of the others with a call, some are.
     let told = |participant: &Participant, g| {
         participant.calls.iter().any(|c| c.0 == g && matches!(c.2, Some((_, true))))
     };
@@ -150,7 +150,7 @@ impl Small {
         script
     }
 
-    /// Who of a set is not named.
+    /// The processes of a set that are not named.
     fn absent(&self, generation: usize) -> String {
         let Some(set) = &self.sets[generation] else { return String::new() };
         let named = |process: &u32| {
@@ -161,7 +161,7 @@ impl Small {
         format!("/{}", absent.join(","))
     }
 
-    /// Two incarnations of one process in one generation are told apart elsewhere.
+    /// Two incarnations of one process in one generation are covered elsewhere.
     fn makes_sense(&self) -> bool {
         self.members.iter().all(|members| {
             members.windows(2).all(|pair| {
@@ -170,7 +170,7 @@ impl Small {
         })
     }
 
-    /// Tries every placement of the closings that somebody was told of.
+    /// Tries every placement of the closings that were observed.
     fn is_valid(&self) -> bool {
         let told = |g: &usize| {
             self.participants
@@ -208,7 +208,7 @@ impl Small {
         })
     }
 
-    /// Whether the end of an incarnation can lie behind every closing that names it and
+    /// Whether the end of an incarnation can be after every closing that names it and
     /// before every closing that does not, while it had started.
     fn can_end(&self, n: usize, placed: &[(usize, u64)]) -> bool {
         let participant = &self.participants[n];
@@ -237,7 +237,7 @@ impl Small {
             if let Some(set) = &self.sets[*generation]
                 && !self.members[*generation].iter().any(named)
             {
-                // A set waits for one that was never there, and for nobody outside of it.
+                // A set waits for one that was never there, and for none outside of it.
                 if !set.contains(&participant.process) {
                     continue;
                 }

@@ -115,7 +115,7 @@ fn a_live_process_that_does_not_call_is_left_out() {
     assert_eq!(rules, [Rule::Absence]);
 }
 
-/// Measured on JAX's own service: it remembers who arrived, not which life did.
+/// Measured on JAX's own service: it remembers which process arrived, not which incarnation.
 #[test]
 fn enter_die_return_without_a_call_is_not_present() {
     for named in ["1.1", "1.2"] {
@@ -133,7 +133,7 @@ fn enter_die_return_without_a_call_is_not_present() {
     );
 }
 
-/// Whoever is new waits in the advance, and holds up nobody in other rounds.
+/// A newcomer waits in the advance, and holds up no other round.
 #[test]
 fn one_that_waits_for_its_first_iteration_is_left_out_of_other_rounds() {
     valid(

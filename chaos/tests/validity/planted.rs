@@ -1,19 +1,19 @@
-//! Histories that are wrong in one way, at least one for each rule, and beside
-//! them the ones that look like it and are right.
+//! Histories that are wrong in one respect, at least one for each rule, and similar ones
+//! that are right.
 
 use holdfast_chaos::check::{Kind, Rule};
 use holdfast_chaos::history::What;
 
 use crate::script::{history, verdict};
 
-/// It is valid.
+/// Asserts that a script is valid.
 #[track_caller]
 pub fn right(script: &str) {
     let report = verdict(script);
     assert_eq!(report.violations, [], "{script}");
 }
 
-/// It is rejected by this rule, in words that say why.
+/// It is rejected by this rule, with this message.
 #[track_caller]
 pub fn wrong(rule: Rule, text: &str, script: &str) {
     let report = verdict(script);
@@ -109,7 +109,7 @@ fn somebody_who_was_not_inside_is_named() {
         "0.1 start@10 call@20 got#1(0.1 1.2)@60
          1.2 start@10 call@20 void@30",
     );
-    // Nobody knows whether that one counts.
+    // Unknown whether that one counts.
     right(
         "0.1 start@10 call@20 got#1(0.1 1.2)@60
          1.2 start@10 call@20 unknown@30",
@@ -145,7 +145,7 @@ fn somebody_is_named_after_its_end_was_final() {
         "0.1 start@10 call@40 got#1(0.1 1.2)@50
          1.2 start@10 call@20 lost@30",
     );
-    // Told after the round had closed.
+    // Notified after the round had closed.
     right(
         "0.1 start@10 call@20 got#1(0.1 1.2)@50
          1.2 start@10 call@20 fenced@30",
@@ -192,7 +192,7 @@ fn somebody_alive_and_active_is_left_out() {
     let trusted = "0.1 start@10 call@20 got#1(0.1)@30
                    1.2 start@10 call@35 suspect@40 dead@60";
     wrong(Rule::Absence, text, trusted);
-    // Not started yet, as far as anybody knows.
+    // Not started yet, as far as is known.
     right(
         "0.1 start@10 call@20 got#1(0.1)@30
          1.2 start@25-40 call@50",
@@ -228,7 +228,7 @@ fn an_incarnation_goes_on_after_its_end() {
         "0.1 start@10 call@50 got#1(0.1)@60
          0.2 start@20-30 dead@70",
     );
-    // It may have been replaced before it was told.
+    // It may have been replaced before it was notified.
     right(
         "0.1 start@10 call@15 got#1(0.1)@60
          0.2 start@20-30 dead@70",
@@ -247,7 +247,7 @@ fn iterations_that_do_not_grow_by_one() {
         "iteration 3 came after 1, and only 0 calls",
         "0.1 start@10 call@20 got#1/1(0.1)@30 call@40 got#2/3(0.1)@50",
     );
-    // Whoever was told of iteration 2 died of it.
+    // Each process that was notified of iteration 2 died of it.
     right(
         "0.1 start@10 call@20 got#1/1(0.1)@30 call@40 dead@50
          1.2 start@60 call@65 got#3/3(1.2)@70",

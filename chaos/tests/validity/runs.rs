@@ -1,5 +1,5 @@
-//! Several runs of a job, and whole restarts within one: histories that are
-//! wrong in one way, and those that look like them and are right.
+//! Several runs of a job, and whole restarts within one: histories that are wrong in one
+//! respect, and similar ones that are right.
 
 use holdfast_chaos::check::{Rule, Sort};
 
@@ -21,7 +21,7 @@ fn nobody_of_a_former_run_gets_a_later_outcome() {
     wrong(Rule::Run, text, &runs("call@70 got#1(0.1)@80", ""));
     wrong(Rule::Run, text, &runs("call@20 got#1(0.1)@30 call@65 got#2(0.1)@75 dead@90", ""));
     right(&runs("call@20 got#1(0.1)@30 call@65 fenced@75", ""));
-    // It closed before, and was told late.
+    // It closed before, and was reported late.
     right(&runs("call@20 got#1(0.1)@80", ""));
     right(&runs("call@20 got#1(0.1)@30", "call@65 got#3(0.2)@70"));
     assert_eq!(verdict(&runs("", "call@65 got#3(0.2)@70")).sorts[&Sort::LaterRun], 1);
@@ -40,7 +40,7 @@ fn incarnations_keep_to_their_runs() {
         "generation 1 of run b names incarnation 1",
         &runs("call@20", "call@65 got#1(0.1 0.2)@70"),
     );
-    // In a run of its own nobody waits for the processes of another.
+    // In a run of its own no process waits for those of another.
     right("run b@50\n 0.1 start:a@10\n 1.2 start:a@10\n 0.3 start:b@60 call@65 got#1(0.3)@70");
     wrong(
         Rule::Absence,
@@ -86,10 +86,10 @@ fn a_run_is_over_when_a_later_one_than_the_next_is_opened() {
         )
     };
     wrong(Rule::Run, "when run b had been opened by", &script(70, ""));
-    // It closed before, and was told late.
+    // It closed before, and was reported late.
     right(&script(20, ""));
     right(&script(62, ""));
-    // Of run b nobody is told anything after run c was opened.
+    // No process of run b is notified of anything after run c was opened.
     let second = |call: u32| format!("1.2 start:b@53 call@{call} got#2(1.2)@90");
     right(&script(20, &second(54)));
     wrong(Rule::Run, "when run c had been opened by", &script(20, &second(70)));
@@ -124,7 +124,7 @@ fn the_first_one_back_waits_for_the_world() {
          0.1 start@10 call@20 got#1(0.1 1.2)@30 call@50 got#2(0.1)@70
          1.2 start@10 call@20 got#1(0.1 1.2)@30 dead@40",
     );
-    // It may have been let in without anybody having been told.
+    // It may have been let in without a member having been notified.
     right(
         "policy 2 1 0
          0.1 start@10 call@20 unknown@30 call:s@50 got#2(0.1)@70

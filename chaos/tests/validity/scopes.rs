@@ -1,5 +1,5 @@
-//! Rounds over sets and among generations, votes and gathers: histories that are
-//! wrong in one way, and those that look like them and are right.
+//! Rounds over sets and among generations, votes and gathers: histories that are wrong in
+//! one respect, and similar ones that are right.
 
 use std::fmt::Write;
 
@@ -8,8 +8,7 @@ use holdfast_chaos::check::{Rule, Sort};
 use crate::planted::{right, wrong};
 use crate::script::verdict;
 
-/// Three processes, of which the last one is `third`; the first two meet in
-/// rounds over a set.
+/// Three processes, the last of which is `third`; the first two meet in rounds over a set.
 fn set(round: &str, third: &str) -> String {
     format!(
         "0.1 start@10 {round}
@@ -74,7 +73,7 @@ fn strangers_in_a_scope_and_the_missing_unlisted() {
         "0.1 start@10 call:s~{0}@20 got#1(0.1 1.2)@50
          1.2 start@10 call:s~{0}@20 got#1(0.1 1.2)@50",
     );
-    // A newer life of a member of the generation.
+    // A newer incarnation of a member of the generation.
     wrong(
         Rule::Scope,
         "names incarnation 3 of process 1, which is not in that scope",
@@ -106,7 +105,7 @@ fn a_member_of_a_generation_with_a_part_in_it_is_left_out() {
     wrong(Rule::Absence, text, &iteration(round, "call:s~1@40"));
     wrong(Rule::Absence, text, &iteration(round, "call@50"));
     wrong(Rule::Absence, text, &iteration(round, "call:advance@75"));
-    // The advance that began the generation is none since.
+    // The advance that began the generation does not count as one since.
     wrong(Rule::Absence, text, &iteration(round, ""));
     right(&iteration(round, "call:advance@50"));
     right(&iteration(round, "dead@60"));
@@ -173,7 +172,7 @@ fn vote(verb: &str, votes: [&str; 2], came_to: &str) -> String {
 #[test]
 fn a_vote_ends_otherwise_than_its_votes_say() {
     let text = "were told";
-    // Of three one has died: it does not carry, and says whom it lacked.
+    // One of three has died: the vote does not carry, and names the missing one.
     right(&vote("vote", ["yes", "yes"], "-2.3"));
     wrong(Rule::Vote, text, &vote("vote", ["yes", "yes"], "+"));
     wrong(Rule::Vote, text, &vote("vote", ["yes", "yes"], "-"));
@@ -203,7 +202,7 @@ fn votes_of_all_that_are_there() {
     wrong(Rule::Vote, "were told", &all("unanimous", ["b", "a"], "-1.2"));
     right(&all("plurality", ["1a", "1a"], "+a"));
     wrong(Rule::Vote, "has no verdict", &all("vote", ["yes", "yes"], ""));
-    // Over a set, whoever is not there is against it, by its process.
+    // Over a set, an absent process is against it, by its process id.
     let set = |came_to: &str| {
         format!(
             "0.1 start@10 vote:v=yes~{{0,1}}@20 got#1(0.1){came_to}@70
@@ -213,7 +212,7 @@ fn votes_of_all_that_are_there() {
     right(&set("-1.2"));
     wrong(Rule::Vote, "were told", &set("+"));
     wrong(Rule::Vote, "were told", &set("-1.777"));
-    // It had another incarnation, of which nobody heard.
+    // It had another incarnation, which no history names.
     right(&format!("{}\n 1.9 attempt@40 dead@45", set("-1.777")));
     let there = |against: &str| {
         format!(
@@ -240,8 +239,8 @@ fn more_ways_to_vote_than_can_be_tried() {
     wrong(Rule::Undecided, "more than 4096 ways to vote", &script);
 }
 
-/// One was killed before it was told: its vote is the one that it had cast, or
-/// one of those that it may have.
+/// One was killed before it was notified: its vote is the one that it had cast, or one of
+/// those that it may have cast.
 #[test]
 fn a_vote_of_one_that_was_told_nothing() {
     let script = |votes: &str, came_to: &str| {
@@ -256,7 +255,7 @@ fn a_vote_of_one_that_was_told_nothing() {
     right(&script(unknown, "+"));
     right(&script(unknown, "-1.2"));
     wrong(Rule::Vote, "were told", &script(unknown, "-0.1"));
-    // It voted otherwise when the others had been told.
+    // It voted otherwise after the others had been notified.
     let late = "vote:v=no@20 unknown@30 vote:v=yes@75";
     let script = |came_to: &str| script(late, came_to).replace("dead@60", "dead@80");
     right(&script("-1.2"));
@@ -303,7 +302,7 @@ fn what_was_gathered_was_not_brought() {
     wrong(Rule::Agreement, "was told", &differ);
 }
 
-/// Quorums leave out whom they like, but never two of them beside each other.
+/// Quorums may leave out any member, but never two quorums side by side.
 #[test]
 fn a_quorum_has_most_of_the_living_members_of_the_one_before() {
     let first = "quorum:q=2-3@20 got#1(0.1 1.2 2.3)@30";
@@ -333,8 +332,7 @@ fn a_quorum_has_most_of_the_living_members_of_the_one_before() {
     );
 }
 
-/// A quorum of which nobody was told may have closed between two, if enough
-/// were there for one.
+/// An unobserved quorum may have closed between two, if there were enough processes for one.
 #[test]
 fn a_quorum_follows_one_of_which_nobody_was_told() {
     let first = "quorum:q=2-3@20 got#1(0.1 1.2 2.3)@30";
@@ -354,7 +352,7 @@ fn a_quorum_follows_one_of_which_nobody_was_told() {
     wrong(Rule::Quorum, text, &script("", "", ""));
     // One call is no quorum of two.
     wrong(Rule::Quorum, text, &script("", "", "4.5 start@10 quorum:q=2-3@35"));
-    // Two new ones are none while those of the one before live.
+    // Two new ones are no quorum while those of the one before are alive.
     let strangers = "4.5 start@10 quorum:q=2-3@35\n 5.6 start@10 quorum:q=2-3@35";
     wrong(Rule::Quorum, text, &script("", "", strangers));
 }

@@ -5,31 +5,30 @@
 //! 1.2  start@20-30 call@50 dead@150
 //! ```
 //!
-//! `P.I` is incarnation I of process P. `start@A-B` asks at A and is told at B;
-//! `standby@…` registers as a standby, `attempt@…` is never told; `start:RUN@…`
+//! `P.I` is incarnation I of process P. `start@A-B` asks at A and is answered at B;
+//! `standby@…` registers as a standby, `attempt@…` is never answered; `start:RUN@…`
 //! registers in a run of that name.
 //!
-//! `call@T` is a call on the round `r`, `call:NAME@T` on another (`advance` is
-//! the next iteration), `call!@T` on one that evicts. Other verbs are `vote:`,
-//! `unanimous:`, `plurality:`, `gather:`, `enter:`, `exit:` and `quorum:`. Behind the
-//! name stands `=VALUE` if the caller brings one (of a quorum `=MIN-MAX`), and `~G`, `~{P,P}` or `~!{P,P}` if
-//! the round is among generation G or among a set, of which `!` requires all.
+//! `call@T` is a call on the round `r`, `call:NAME@T` on another (`advance` is the next
+//! iteration), `call!@T` on one that evicts. Other verbs are `vote:`, `unanimous:`,
+//! `plurality:`, `gather:`, `enter:`, `exit:` and `quorum:`. After the name stands
+//! `=VALUE` if the caller brings one (of a quorum `=MIN-MAX`), and `~G`, `~{P,P}` or
+//! `~!{P,P}` if the round is among generation G or among a set; `!` requires all of it.
 //!
-//! `got#G(…)` is generation G with its members; `got#G/ITERATION(…)` an advance,
-//! whose promoted members have a `+`, and those without a rank a `-`. Behind the
-//! members: `+VALUE` of a vote that carried or a block that succeeded, `-P.I,P.I`
-//! with those against it of another, `=A|B` what was gathered, `/P,P` who was
-//! absent. `fenced`, `lost`, `void` and `unknown` are answers without an outcome.
-//! `branch#G+` and `branch#G-` are the ways behind the block of generation G.
-//! `dead@T`: killed; `suspect@T`: paused.
+//! `got#G(…)` is generation G with its members; `got#G/ITERATION(…)` an advance, whose
+//! promoted members have a `+`, and those without a rank a `-`. After the members:
+//! `+VALUE` of a vote that carried or a block that succeeded, `-P.I,P.I` with those
+//! against it of another, `=A|B` the gathered values, `/P,P` the absent ones. `fenced`,
+//! `lost`, `void` and `unknown` are answers without an outcome. `branch#G+` and
+//! `branch#G-` are the branches after the block of generation G. `dead@T`: killed;
+//! `suspect@T`: paused.
 //!
-//! A line `run NAME@T` says from when on a run may be opened; a line `policy
-//! WORLD MIN LAST_CALL_MS` which numbers all participants give. A line `store …` is what
-//! the store says: `registered:P.I@R` at revision R, `promoted:P.I@R`,
-//! `advanced:ITERATION:GENERATION:MEMBERS@R`, `over:RUN@R`, and the ends
-//! `expired:P.I@R`, `evicted:`, `signaled:`, `left:`, `superseded:`. What lives
-//! and callers were told are the revisions I for a start, and ten times the
-//! generation for a closing.
+//! A line `run NAME@T` says from when on a run may be opened; a line `policy WORLD MIN
+//! LAST_CALL_MS` which numbers all participants give. A line `store …` is the store's own
+//! account: `registered:P.I@R` at revision R, `promoted:P.I@R`,
+//! `advanced:ITERATION:GENERATION:MEMBERS@R`, `over:RUN@R`, and the ends `expired:P.I@R`,
+//! `evicted:`, `signaled:`, `left:`, `superseded:`. Callers get as revisions the
+//! incarnation I for a start, and ten times the generation for a closing.
 
 use holdfast_api::{Among, Blob, Cause, Event, EventKind, Policy, Role, VoteRule};
 use holdfast_chaos::history::{
@@ -37,7 +36,7 @@ use holdfast_chaos::history::{
 };
 use holdfast_chaos::{History, Report, check};
 
-/// The history that a script tells.
+/// The history of a script.
 pub fn history(script: &str) -> History {
     let mut history = History::default();
     let mut harness = Vec::new();
@@ -228,7 +227,7 @@ fn arrival(what: &str) -> Arrival {
     Arrival { round, value: value.into(), quorum, evicts, require_all }
 }
 
-/// `GENERATION(MEMBERS)` or `GENERATION/ITERATION(MEMBERS)`, and what came of it.
+/// `GENERATION(MEMBERS)` or `GENERATION/ITERATION(MEMBERS)`, and its result.
 fn outcome(caller: (u32, u64), what: &str) -> Outcome {
     let (generation, rest) = what.split_once('(').expect("members");
     let (names, rest) = rest.split_once(')').expect("members");

@@ -9,7 +9,7 @@ use holdfast_api::{Blob, stream};
 use crate::exit::Failure;
 
 /// Longest value read from standard input: what fits into a frame. The
-/// cluster's own limits are lower and are the cluster's to enforce.
+/// cluster's own limits are lower, and the cluster enforces them.
 pub(crate) const INPUT_BYTES_MAX: u64 = stream::FRAME_BYTES_MAX as u64;
 
 /// A value on the command line.

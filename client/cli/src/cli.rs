@@ -139,15 +139,14 @@ pub(crate) enum ClusterCommand {
     ///
     /// First come programs that have ended, with their exit codes where their agents know them, and
     /// who waits for their keys. For every open round, and for every process that has been waiting
-    /// for a key for more than a second, it shows who is missing: grouped by host, at most 20 lines,
-    /// whatever the size of the job; -o json shows everything. It says what a round needs beside
-    /// those, as the rule that closes it sees it, and whose numbers (world, members_min …) are not
-    /// those that govern. Rounds that wait for each other are
-    /// named as a Deadlock. Of ranks that neither wait nor stand in a round it shows the last store
-    /// call, and what their main threads do, as their agents see it: the hang is outside the store
-    /// then, in a collective or in user code. Whoever differs from the others stands
-    /// first. Durations are log time, which stands still while there is no leader, and where no agent
-    /// is and nobody writes.
+    /// for a key for more than a second, it shows who is missing: grouped by host, at most 20
+    /// lines, whatever the size of the job; -o json shows everything. It says what a round needs
+    /// besides those, by the rule that closes it, and whose numbers (world, members_min …) are not
+    /// those that govern. Rounds that wait for each other are named as a Deadlock. For ranks that
+    /// wait neither for a key nor in a round it shows the last store call, and what their main
+    /// threads do, as their agents see it: the hang is then outside the store, in a collective or
+    /// in user code. Those that differ from the others come first. Durations are log time, which
+    /// stands still while there is no leader, and while there are no agents and no writes.
     Why {
         /// Say it again when something happens in the job, and every 10 s while something waits,
         /// until Ctrl-C or the end of the run that was named; needs a job
@@ -164,9 +163,9 @@ pub(crate) enum ClusterCommand {
     #[command(subcommand)]
     Fence(FenceCommand),
     /// List the open rounds of the run: who has arrived, how many are missing, what happens at which
-    /// deadline, and what each needs beside those missing
+    /// deadline, and what each needs besides those missing
     Rounds,
-    /// Show the communicators and locks of the job, and let go of what nobody can report
+    /// Show the communicators and locks of the job, and release what no agent can report
     #[command(subcommand)]
     Comm(CommCommand),
     /// Show the job's latest iteration with its members and ranks, and when members changed
@@ -311,15 +310,15 @@ pub(crate) enum LeaderCommand {
 pub(crate) enum ProcessCommand {
     /// End an incarnation of a process for ever: it is fenced, and rounds go on without it
     ///
-    /// Whoever it is can go on only as a new incarnation. The operating-system process is not
-    /// killed by this; its agent does that.
+    /// The process can go on only as a new incarnation. This does not kill the
+    /// operating-system process; its agent does that.
     Remove {
         /// The process, as `holdfast processes` shows it
         process: ProcessId,
         /// Which of its incarnations; without it, the one that is alive
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         incarnation: Option<Incarnation>,
-        /// Say why: it stands in the event log, and in what the process is told
+        /// Say why: shown in the event log and to the process
         #[arg(long, value_name = "TEXT")]
         reason: String,
     },
@@ -328,10 +327,10 @@ pub(crate) enum ProcessCommand {
 /// Commands on fence tokens.
 #[derive(Debug, Subcommand)]
 pub(crate) enum FenceCommand {
-    /// Say whether a token holds: whether the incarnation of the process that it was given to still goes on
+    /// Say whether a token holds: whether the incarnation that it was given to is still alive
     ///
-    /// For whoever guards something that only the living may write to. Exit code 0: it holds; 1: it
-    /// is void, and why is said. The job and the run are those in the token.
+    /// For a service that guards something to which only live processes may write. Exit code 0: it
+    /// holds; 1: it is void, and the reason is printed. The job and the run are those in the token.
     Check {
         /// The token, as `fence()` gives it: JOB:RUN:PROCESS:INCARNATION:GENERATION
         token: Fence,
@@ -353,7 +352,7 @@ pub(crate) enum JobCommand {
     /// ranks, who is dropped and why, which standbys are promoted, or what it would wait for;
     /// changes nothing
     ///
-    /// The rule that closes rounds decides it, as if all others that live had arrived.
+    /// The rule that closes rounds decides it, as if all other live processes had arrived.
     Plan {
         /// Lose a process, by its number, or a host, by its name; can be repeated
         #[arg(long, value_name = "HOST|PROCESS")]
@@ -442,8 +441,8 @@ pub(crate) enum KvCommand {
     },
     /// Delete a key, or many, and print how many there were
     ///
-    /// Of many keys those are deleted that are there when it begins, 500 at a time. A key that
-    /// somebody writes after that, and before its turn, is kept, and said, with exit code 1.
+    /// Of many keys it deletes those that are there when it begins, 500 at a time. A key that
+    /// is written after that, and before its turn, is kept and reported, with exit code 1.
     #[command(visible_aliases = ["del", "rm"])]
     Delete {
         #[command(flatten)]

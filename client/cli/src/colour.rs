@@ -1,8 +1,8 @@
 //! When there is colour, and what is coloured.
 //!
-//! Tables are written with their colours; [`plain`] takes them out again where
-//! nobody can see them. Text from elsewhere holds no control characters by
-//! then, so that nothing but our own colours is taken out.
+//! Tables are written with their colours; [`plain`] removes them where they
+//! cannot be shown. Text from elsewhere holds no control characters by then, so
+//! that only our own colours are removed.
 
 use std::ffi::OsString;
 
@@ -11,15 +11,15 @@ use clap::ValueEnum;
 use clap::builder::Styles;
 use clap::builder::styling::{AnsiColor, Style};
 
-/// Of headings.
+/// Style of headings.
 pub(crate) const HEADING: Style = Style::new().bold();
-/// Of what works.
+/// Style of what works.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// Of what does not work fully.
+/// Style of what does not work fully.
 pub(crate) const DOUBTFUL: Style = AnsiColor::Yellow.on_default();
-/// Of what does not work, and of errors.
+/// Style of what does not work, and of errors.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// Of the names of commands and options in help.
+/// Style of the names of commands and options in help.
 const LITERAL: Style = AnsiColor::Cyan.on_default();
 
 /// How help and usage errors look.
@@ -92,7 +92,7 @@ pub(crate) fn painted(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// What a table of ours says without its colours.
+/// A table of ours without its colours.
 pub(crate) fn plain(table: Vec<u8>) -> Vec<u8> {
     const ESCAPE: u8 = 0x1b;
     if !table.contains(&ESCAPE) {

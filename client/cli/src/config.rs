@@ -18,7 +18,7 @@ use crate::output::Output;
 
 /// The nodes of `holdfast-store dev`, tried when none are named.
 pub(crate) const STORE_DEFAULT: &str = "127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003";
-/// How long a request may take when nobody says.
+/// How long a request may take by default.
 pub(crate) const TIMEOUT_DEFAULT: Timeout = Timeout::After(Duration::from_secs(10));
 /// The keys of the file.
 const KEYS: [&str; 9] =
@@ -89,7 +89,7 @@ impl fmt::Display for Timeout {
     }
 }
 
-/// What one place says; nothing where it is silent.
+/// The settings from one place; none where it is silent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Layer {
@@ -116,7 +116,7 @@ pub(crate) enum Source {
     Environment,
     /// The configuration file.
     File(PathBuf),
-    /// Nobody said anything.
+    /// No place sets it.
     Default,
 }
 
@@ -141,7 +141,6 @@ pub(crate) struct Sourced<T> {
 /// The merged settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The nodes.
     pub(crate) store: Sourced<StoreList>,
     /// The file with the cluster's token.
     pub(crate) token_file: Sourced<Option<PathBuf>>,
@@ -151,7 +150,6 @@ pub(crate) struct Settings {
     pub(crate) tls_cert: Sourced<Option<PathBuf>>,
     /// Its private key.
     pub(crate) tls_key: Sourced<Option<PathBuf>>,
-    /// The job.
     pub(crate) job: Sourced<Name>,
     /// The run; none = the job's open run.
     pub(crate) run: Sourced<Option<Name>>,
@@ -162,7 +160,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Where keys live.
+    /// The scope of keys.
     pub(crate) fn scope(&self) -> Scope {
         Scope { job: self.job.value.clone(), run: self.run.value.clone() }
     }
@@ -182,9 +180,8 @@ pub(crate) enum ConfigError {
     /// The file cannot be read.
     #[error("configuration file {path} ({why}): {reason}", path = path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// Who named it.
+        /// How it was named.
         why: &'static str,
         /// What is wrong.
         reason: String,
@@ -192,7 +189,6 @@ pub(crate) enum ConfigError {
     /// The file cannot be understood.
     #[error("configuration file {path}: {reason}", path = path.display())]
     Invalid {
-        /// The file.
         path: PathBuf,
         /// What is wrong, and in which line.
         reason: String,
@@ -286,7 +282,7 @@ where
     parsed.map(Some).map_err(|reason| ConfigError::Variable { name, reason })
 }
 
-/// Who named the configuration file: it must exist if somebody did.
+/// How the configuration file was named: if it was, it must exist.
 const BY_FLAG: &str = "named by --config";
 const BY_VARIABLE: &str = "named by HOLDFAST_CONFIG";
 const BY_DEFAULT: &str = "the default place";
@@ -303,7 +299,7 @@ fn file_path(flag: Option<&Path>, environment: Environment<'_>) -> Option<(PathB
     Some((folder.join("holdfast").join("config.toml"), BY_DEFAULT))
 }
 
-/// The file's layer; none if it is absent and nobody named it.
+/// The file's layer; none if it is absent and was not named.
 fn read_file(path: &Path, why: &'static str) -> Result<Option<Layer>, ConfigError> {
     let unreadable =
         |reason: String| ConfigError::Unreadable { path: path.to_owned(), why, reason };
@@ -319,7 +315,7 @@ fn read_file(path: &Path, why: &'static str) -> Result<Option<Layer>, ConfigErro
     Ok(Some(layer))
 }
 
-/// What is wrong, in which line; for a key that is not known, the nearest one.
+/// The error and its line; for an unknown key, the nearest one.
 fn reason(error: &toml::de::Error, text: &str) -> String {
     let shown = error.to_string().trim_end().to_owned();
     let keys = toml::from_str::<toml::Table>(text).unwrap_or_default();
@@ -337,8 +333,8 @@ fn reason(error: &toml::de::Error, text: &str) -> String {
     shown.replacen(error.message(), &said, 1)
 }
 
-/// How answers are printed as the file says, even if nothing else in it can be
-/// understood.
+/// The form of answers that the file asks for, even if nothing else in it can
+/// be understood.
 pub(crate) fn output_of_file(
     config_flag: Option<&Path>,
     environment: Environment<'_>,
@@ -348,8 +344,8 @@ pub(crate) fn output_of_file(
     keys.get("output")?.clone().try_into().ok()
 }
 
-/// A folder of the default path that is a file means that there is no
-/// configuration file, as much as a missing folder does.
+/// If a folder of the default path is a file, there is no configuration file,
+/// just as with a missing folder.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -1,5 +1,5 @@
 //! The answers of commands on keys, queues, jobs and runs. The fields are the
-//! JSON contract; what people see stands beside them.
+//! JSON contract; the table form stands beside them.
 
 use std::io::{self, Write};
 
@@ -100,7 +100,7 @@ impl Document for Length {
     }
 }
 
-/// `kv pop`: the value and how many are left behind it.
+/// `kv pop`: the value and how many are left after it.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Popped {
     pub(crate) value: Blob,

@@ -1,5 +1,5 @@
-//! What can go wrong, how it reads, and which exit code it is: the one place
-//! that decides all three.
+//! Errors, their texts and their exit codes: the one place that decides all
+//! three.
 
 use std::fmt::Write as _;
 use std::io;
@@ -38,12 +38,12 @@ pub(crate) enum Failure {
     Usage(String),
     /// The cluster answered, and the answer is no.
     Refused(Box<Problem>),
-    /// The command was carried out, and its answer is no. What the problem says
-    /// of an effect is known, other than in [`Failure::Refused`].
+    /// The command was carried out, and its answer is no. Its effect is known,
+    /// unlike that of [`Failure::Refused`].
     No(Box<Problem>),
     /// The client library gave up or was refused.
     Client(Error),
-    /// Nobody could answer; nothing was changed.
+    /// No node could answer; nothing was changed.
     Unreachable(String),
     /// A node answered something that does not belong to the question.
     Mismatch {
@@ -60,7 +60,7 @@ pub(crate) enum Failure {
     System(String),
     /// Standard output could not be written.
     Output(io::Error),
-    /// Whoever read standard output went away: the end, and no error.
+    /// The reader of standard output went away: the end, and no error.
     PipeClosed,
 }
 
@@ -92,13 +92,13 @@ impl Failure {
         Failure::Refused(Box::new(problem.into()))
     }
 
-    /// The answer is no, and something was changed or not.
+    /// The answer is no, and whether something was changed.
     pub(crate) fn no(code: Code, message: String, changed: bool) -> Failure {
         let outcome = if changed { Effectiveness::Applied } else { Effectiveness::None };
         Failure::No(Box::new(Problem { outcome, ..Problem::refused(code, message) }))
     }
 
-    /// What the cluster calls it, if it is the cluster that said no.
+    /// The cluster's error code, if the cluster refused.
     pub(crate) fn code(&self) -> Option<Code> {
         match self {
             Failure::Refused(problem) => Some(problem.code),
@@ -107,7 +107,7 @@ impl Failure {
         }
     }
 
-    /// The state machine's own words, if it refused.
+    /// The state machine's refusal, if it refused.
     pub(crate) fn refusal(&self) -> Option<&Refusal> {
         match self {
             Failure::Refused(problem) | Failure::Client(Error::Refused(problem)) => {
@@ -117,12 +117,11 @@ impl Failure {
         }
     }
 
-    /// Whether the cluster said that the job or the run is not there.
+    /// Whether the cluster reported that the job or the run does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self.code(), Some(Code::JobNotFound | Code::RunNotFound))
     }
 
-    /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Failure::PipeClosed => Exit::Ok,
@@ -188,9 +187,8 @@ impl Failure {
     }
 }
 
-/// The exit code of an error with this code and effect. The effect goes
-/// first: whatever went wrong, a change that may have been made is what the
-/// caller must know.
+/// The exit code of an error with this code and effect. The effect goes first:
+/// a change that may have been made is what the caller must know above all.
 pub(crate) fn exit_of(code: Code, outcome: Effectiveness) -> Exit {
     match (outcome, code) {
         (Effectiveness::Unknown | Effectiveness::Applied, _) => Exit::Unknown,
@@ -201,7 +199,7 @@ pub(crate) fn exit_of(code: Code, outcome: Effectiveness) -> Exit {
     }
 }
 
-/// What the client library says, and the next step.
+/// The client library's error, and the next step.
 fn client_message(error: &Error, settings: Option<&Settings>) -> String {
     if let (Error::Unreachable { tried }, Some(settings)) = (error, settings) {
         return unreachable_message(tried, settings);
@@ -212,7 +210,7 @@ fn client_message(error: &Error, settings: Option<&Settings>) -> String {
         return unauthorized_message(settings);
     }
     let text = error.to_string();
-    // What is said once is not said again.
+    // A step that the text already names is not repeated.
     if NEXT_STEPS.iter().any(|step| text.contains(step)) {
         return text;
     }
@@ -229,7 +227,7 @@ fn client_message(error: &Error, settings: Option<&Settings>) -> String {
     }
 }
 
-/// How an error tells the next step in its own words.
+/// How an error names the next step in its own words.
 const NEXT_STEPS: [&str; 2] = ["`holdfast ", "before repeating it"];
 
 /// Each node tried and why it was of no use, where the list came from, and how
@@ -247,7 +245,7 @@ fn unreachable_message(tried: &[(String, String)], settings: &Settings) -> Strin
     message
 }
 
-/// What to do where no node answers. Whoever has named nodes has a cluster.
+/// What to do where no node answers. If nodes were named, there is a cluster.
 pub(crate) fn other_nodes(source: &Source) -> &'static str {
     match source {
         Source::Default => {

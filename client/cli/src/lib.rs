@@ -40,7 +40,7 @@
 //! Keys and values are bytes, typed in the escape of
 //! [`Blob::from_escaped`](holdfast_api::Blob::from_escaped); bytes that are not
 //! UTF-8 may also be typed as they are. The value `-` is standard input, as it
-//! is (write `\x2d` for a dash). A key or a value that begins with `-` goes behind
+//! is (write `\x2d` for a dash). A key or a value that begins with `-` goes after
 //! `--`, unless it is a number: a mistyped option is never taken for a value.
 //!
 //! # Exit codes
@@ -54,7 +54,7 @@
 //! | 4 | outcome unknown: the change may have been made |
 //!
 //! A delete of an absent key is ok and prints `deleted 0`. A wait that timed
-//! out is 1 if the cluster can say what is missing, and 3 if nobody can.
+//! out is 1 if the cluster can say what is missing, and 3 if no node can.
 //!
 //! # The JSON contract
 //!
@@ -79,11 +79,11 @@
 //! | `iterations` | `{"iteration", "generation", "members", "ranks", "world_size", "advances": [{"iteration", "generation", "members", "run", "revision", "at_ms"}], "compacted", "log_time_ms", "log_time_exact", "revision"}` |
 //! | `events` | a line for each [`Event`](holdfast_api::Event): `{"revision", "at_ms", "run", "what": {kind: {…}}}` |
 //! | `process remove` | `{"process", "incarnation", "ended": how many ended by it, "revision"}` |
-//! | `job plan` | `{"waits_for": [`WaitsFor`](holdfast_api::WaitsFor) or null if it would begin at once, "iteration", "world_size", "members", "ranks", "dropped", "promoted", "stop": why nobody should go on or null, "revision"}`; from `iteration` to `stop` only if it would begin without others |
+//! | `job plan` | `{"waits_for": [`WaitsFor`](holdfast_api::WaitsFor) or null if it would begin at once, "iteration", "world_size", "members", "ranks", "dropped", "promoted", "stop": why no process should go on or null, "revision"}`; from `iteration` to `stop` only if it would begin without others |
 //! | `doctor` | `{"healthy", "checks": [{"check", "subject", "verdict": ok, warning or failed, "found", "next": what to do or null}]}`, whether or not it is healthy |
 //! | `node list` | `{"leader", "nodes"}`, both as in `status`; each node with `"behind"`: entries that the leader's log is ahead, or null |
 //! | `node add`, `promote` | `{"node"}` |
-//! | `node remove` | `{"node", "voters": how many remain, "may_fail": how many of them}`; null where nobody tells |
+//! | `node remove` | `{"node", "voters": how many remain, "may_fail": how many of them}`; null where no node tells |
 //! | `node replace` | `{"node", "replaced"}` |
 //! | `backup`, `backup verify` | `{"file", "bytes", "cluster_id", "node", "version", "feature_level", "revision", "log_time", "taken_at_ms"}`; nothing on standard output for `backup -` |
 //! | `leader show` | `{"leader", "address", "term"}` |
@@ -97,13 +97,13 @@
 //! | `kv get` | `{"key", "value", "created", "modified", "version", "revision"}` |
 //! | `kv add` | `{"value", "revision"}` |
 //! | `kv cas` | `{"swapped", "value": now, null if absent, "revision"}`, whether or not it swapped |
-//! | `kv delete` | `{"deleted": bool, "revision"}`; with `--prefix` or `--all` `{"deleted_keys", "changed_keys": written meanwhile and kept, "revision"}` |
+//! | `kv delete` | `{"deleted": bool, "revision"}`; with `--prefix` or `--all` `{"deleted_keys", "changed_keys": written since and kept, "revision"}` |
 //! | `kv txn` | `{"succeeded", "outcomes": [`[`TransactionOutcome`](holdfast_api::TransactionOutcome)`], "revision"}`, whether or not the comparisons held |
 //! | `kv list` | `{"revision", "entries": [{"key", "value", "created", "modified", "version"}]}`; `revision` is the first page's: a watch from the next one misses nothing |
 //! | `kv count` | `{"count", "revision"}` |
-//! | `kv watch` | a line for each change: `{"revision", "job", "run", "type": put, delete, push or pop, "key", "value" and "version" of a put, "length" of a queue}`; with `--follow-runs` also `{"revision", "job", "run", "type": run, "deleted"}` when the changes behind it are those of another run; `deleted` names a run before it whose changes are missing, if there is one |
+//! | `kv watch` | a line for each change: `{"revision", "job", "run", "type": put, delete, push or pop, "key", "value" and "version" of a put, "length" of a queue}`; with `--follow-runs` also `{"revision", "job", "run", "type": run, "deleted"}` when the changes after it are those of another run; `deleted` names a run before it whose changes are missing, if there is one |
 //! | `kv push`, `length` | `{"length", "revision"}` |
-//! | `kv pop` | `{"value", "length": left behind it, "revision"}` |
+//! | `kv pop` | `{"value", "length": left after it, "revision"}` |
 //! | `config` | for each key `{"value", "source": flag, environment, file or default, "file"}` |
 //! | `version` | `{"version"}` |
 //!
@@ -117,7 +117,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `cli` | the grammar of the command line, its help, and what is said of a wrong one |
+//! | `cli` | the grammar of the command line, its help, and its usage errors |
 //! | `colour` | when there is colour, and what is coloured |
 //! | `argument` | keys and values as arguments |
 //! | `config` | settings: merged from all places, each with its source |
@@ -127,7 +127,7 @@
 //! | `log_time` | durations of log time |
 //! | `majority` | whether enough voters answer, in words |
 //! | `nearest` | which word was probably meant |
-//! | `pytorch` | what keys of PyTorch stand for |
+//! | `pytorch` | what keys of PyTorch mean |
 //! | `transaction` | transactions as text |
 //! | `exit` | errors: exit code, problem document and text, in one place |
 //!
@@ -228,7 +228,7 @@ fn say(mistyped: &[Mistyped], colours: Colours) {
     }
 }
 
-/// Does what needs settings; `form` is how it is said that there are none.
+/// Runs what needs settings; `form` is how an error in them is printed.
 fn with(
     settings: Result<Settings, ConfigError>,
     colours: Colours,
@@ -243,7 +243,7 @@ fn with(
     end(act(&settings, form), form, Some(&settings))
 }
 
-/// Help and the version come this way too, which are answers.
+/// Help and the version also end here; they are answers.
 fn end_usage(error: &UsageError, form: impl FnOnce() -> Form) -> ExitCode {
     if error.is_answer() {
         error.print();
@@ -259,7 +259,7 @@ fn end_usage(error: &UsageError, form: impl FnOnce() -> Form) -> ExitCode {
 
 fn ask_cluster(settings: Settings, form: Form, command: ClusterCommand) -> Result<(), Failure> {
     // The command itself runs on this thread and may block on its output; the
-    // client's tasks go on beside it.
+    // client's tasks go on in parallel.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -280,8 +280,8 @@ fn ask_cluster(settings: Settings, form: Form, command: ClusterCommand) -> Resul
     })
 }
 
-/// A command that nobody could serve, or whose effect is unknown, may have met
-/// a lost majority: any node that answers tells.
+/// A command that no node could serve, or whose effect is unknown, may have met
+/// a lost majority: any node that answers knows.
 async fn explained(context: &Context, failure: Failure) -> Failure {
     let known = matches!(failure, Failure::Unreachable(_));
     if known || !matches!(failure.exit(), Exit::Unreachable | Exit::Unknown) {
@@ -299,7 +299,7 @@ async fn explained(context: &Context, failure: Failure) -> Failure {
     }
 }
 
-/// The client's log, for whoever looks into a connection that does not work.
+/// The client's log, for diagnosing a connection that does not work.
 fn start_log(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<(), Failure> {
     let Some(filter) = environment("HOLDFAST_LOG").filter(|filter| !filter.is_empty()) else {
         return Ok(());
@@ -317,8 +317,8 @@ fn start_log(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<(), Failu
         .map_err(|error| Failure::System(format!("cannot start the log: {error}")))
 }
 
-/// A filter as the log's library reads it, but for a word alone: that would be
-/// a module, of which nothing is heard if it is a mistyped level.
+/// A filter as the log's library reads it, except for a word alone: that would
+/// be a module, and a mistyped level would silence the log.
 fn log_filter(text: &str) -> Result<EnvFilter, String> {
     let words = text.split(',').map(str::trim);
     let mut alone = words.filter(|word| !word.contains(['=', '[']) && !word.contains("::"));
@@ -329,7 +329,7 @@ fn log_filter(text: &str) -> Result<EnvFilter, String> {
     EnvFilter::try_new(text).map_err(|error| error.to_string())
 }
 
-/// Says what went wrong and turns it into the exit code.
+/// Prints the error and turns it into the exit code.
 fn end(result: Result<(), Failure>, form: Form, settings: Option<&Settings>) -> ExitCode {
     let Err(failure) = result else { return Exit::Ok.into() };
     match (&failure, form.output) {

@@ -2,14 +2,14 @@
 //! something will be.
 //!
 //! Log time advances with the entries of the log and says nothing about any
-//! wall clock. So a moment is told relative to the cluster's present log time,
-//! or, where no answer tells that, to the newest moment that is known.
+//! wall clock. So a moment is shown relative to the cluster's present log time,
+//! or, where no answer has that, to the newest moment that is known.
 
 use holdfast_api::LogTime;
 pub(crate) use holdfast_api::span;
 use serde::Serialize;
 
-/// The log time that durations are told to.
+/// The log time that durations are relative to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct LogNow {
     /// In milliseconds.
@@ -31,7 +31,7 @@ impl LogNow {
         LogNow::default().seen(moments)
     }
 
-    /// Not before these moments, which have been.
+    /// Not before these moments, which have passed.
     pub(crate) fn seen(self, moments: impl IntoIterator<Item = LogTime>) -> LogNow {
         let at_ms = moments.into_iter().fold(self.at_ms, LogTime::max);
         LogNow { at_ms, ..self }

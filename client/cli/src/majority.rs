@@ -1,4 +1,4 @@
-//! Whether enough voters answer. Any node tells, with or without a quorum.
+//! Whether enough voters answer. Any node knows, with or without a quorum.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use holdfast_client::{Client, Deadline, Outages};
 
 use crate::commands::Context;
 
-/// Longest time for a node to tell.
+/// Longest time for a node to answer.
 const ASK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Why nothing is written, if that is because too few voters answer; none if
-/// enough do, or no node tells.
+/// enough do, or no node answers.
 pub(crate) async fn ask(client: &Client) -> Option<String> {
     told(client).await?.lost_in_words()
 }
 
-/// What a node says; none if none answers.
+/// A node's answer; none if none answers.
 async fn told(client: &Client) -> Option<Majority> {
     client.status(Deadline::after(ASK_TIME_MAX)).await.ok()?.majority
 }
 
-/// Says that the store does not answer while a command goes on, again with
-/// growing pauses, and when it is over: whoever waits or watches must not take it
-/// for quiet.
+/// Reports that the store does not answer while a command goes on, again with
+/// growing pauses, and when it is over: a wait or a watch must not be taken for
+/// quiet.
 pub(crate) async fn tell_while_lost(context: &Context) -> Infallible {
     let mut outages = Outages::new(context.client.clone());
     loop {

@@ -1,10 +1,10 @@
 //! Which word was probably meant.
 
-/// Below this two words have nothing to do with each other; clap's bound, which
-/// takes no short words with two letters exchanged.
+/// Below this two words are unrelated; clap's bound, which accepts no short
+/// words with two letters exchanged.
 const LIKENESS_MIN: f64 = 0.7;
 
-/// The one of these words that somebody probably meant.
+/// The one of these words that was probably meant.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let likeness = |one: &str| match strsim::osa_distance(word, one) {
         1 => 1.0,

@@ -1,6 +1,6 @@
 //! How answers are printed: documents as one line of JSON or as a table.
 //!
-//! Answers go to standard output and talk goes to standard error, so that a
+//! Answers go to standard output and messages to standard error, so that a
 //! script reads nothing but the answer.
 
 use std::borrow::Cow;
@@ -33,13 +33,13 @@ impl fmt::Display for Output {
     }
 }
 
-/// An answer that can be printed both ways. Its fields are the JSON contract.
+/// An answer that can be printed in both forms. Its fields are the JSON contract.
 pub(crate) trait Document: Serialize {
     /// Writes the form for people.
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()>;
 }
 
-/// How everything is said.
+/// The form and the colours of everything that is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) output: Output,
@@ -79,15 +79,15 @@ pub(crate) fn print(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a line for people to standard error. Nobody can be told if that
-/// fails, so it is not checked.
+/// Writes a line for people to standard error. A failure cannot be reported, so
+/// it is not checked.
 pub(crate) fn talk(text: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// Text from elsewhere as a terminal may show it: control characters, with
-/// which it could move the cursor or hide what stands before it, and those
-/// that change the direction of writing, are escaped as in a [`Blob`].
+/// which it could move the cursor or hide what comes before it, and those that
+/// change the direction of writing, are escaped as in a [`Blob`].
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let acts = holdfast_api::blob::acts_on_a_terminal;
     if !text.contains(acts) {
@@ -105,11 +105,11 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Longest text of somebody's that an error repeats, in characters.
+/// Longest text from outside that an error repeats, in characters.
 const REPEATED_MAX: usize = 80;
 
-/// The beginning of a text that somebody typed, [`printable`]: enough to
-/// recognise it by.
+/// The beginning of a text that was typed, [`printable`]: enough to recognise
+/// it by.
 pub(crate) fn repeated(text: &str) -> String {
     let begun: String = text.chars().take(REPEATED_MAX).collect();
     let more = if begun.len() < text.len() { "…" } else { "" };

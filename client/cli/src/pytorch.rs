@@ -1,9 +1,9 @@
-//! What keys of PyTorch stand for: shapes of torch 2.2 and newer, as a program
+//! What keys of PyTorch mean: shapes of torch 2.2 and newer, as a program
 //! writes them through TCPStore (whose client puts `/` before each).
 //!
 //! A process group publishes below `default_pg/<group>//<device>/`, a group
-//! made by `new_group` below its parent's. A shape that is not known is no
-//! error: the key then stands for itself.
+//! made by `new_group` below its parent's. An unknown shape is no error: the
+//! key then stands for itself.
 
 use std::collections::BTreeSet;
 
@@ -12,20 +12,20 @@ use holdfast_api::Blob;
 /// Most members named in one text.
 const MEMBERS_MAX: usize = 32;
 
-/// Stands for `its` or `their`, in what members owe.
+/// Placeholder for `its` or `their`, in what members owe.
 const OWN: char = '\u{1}';
 
-/// What a key stands for: who has yet to do what.
+/// The meaning of a missing key: which members have yet to do what.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Missing {
     /// Each member of a kind owes it: the kind (rank, member, node), a number
     /// and what it owes.
     Of(&'static str, u64, String),
-    /// Said in one sentence.
+    /// One sentence.
     Said(String),
 }
 
-/// What is missing while this key is; none if the shape is not PyTorch's.
+/// What is missing without this key; none if the shape is not PyTorch's.
 pub(crate) fn missing(key: &Blob, at_least: Option<i64>) -> Option<Missing> {
     let (_, text) = split_namespace(key.as_text()?);
     let text = text.strip_prefix('/').unwrap_or(text);
@@ -117,7 +117,7 @@ fn barrier_key(text: &str) -> Option<Missing> {
     }
 }
 
-/// What torchrun's agents tell each other.
+/// Keys that torchrun's agents exchange.
 fn torchrun_key(text: &str) -> Option<Missing> {
     let node = |prefix: &str| text.rsplit_once(prefix).and_then(|(_, node)| node.parse().ok());
     if let Some(node) = node("torchelastic/role_info/") {

@@ -1,4 +1,4 @@
-//! Transactions as text: what must hold, what to do then, and what else.
+//! Transactions as text: comparisons, steps if they hold, and steps if not.
 //!
 //! ```text
 //! value("k") = "v"      revision(k) = 7      exists(k)      absent(k)
@@ -17,7 +17,6 @@ const COMPARES: &str = "value(KEY) = VALUE, revision(KEY) = N, exists(KEY) or ab
 /// What may be done.
 const STEPS: &str = "get KEY, put KEY VALUE, add KEY N, append KEY VALUE or delete KEY";
 
-/// A transaction.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Transaction {
     pub(crate) compare: Vec<Compare>,
@@ -44,8 +43,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Reads three blocks of lines with an empty line between them: what must
-    /// hold, what to do then, what else. Missing blocks are empty.
+    /// Reads three blocks of lines with an empty line between them: comparisons, steps if they
+    /// hold, and steps if not. Missing blocks are empty.
     pub(crate) fn of_text(text: &str) -> Result<Transaction, String> {
         let mut transaction = Transaction::default();
         let mut block = 0;
@@ -139,7 +138,7 @@ fn number<N: std::str::FromStr>(text: &Blob) -> Result<N, String> {
 }
 
 /// The next word, which ends at white space or one of these, or is quoted; and
-/// what stands behind it.
+/// what follows it.
 fn word<'t>(text: &'t str, ends: &[char]) -> Result<(Blob, &'t str), String> {
     let text = text.trim_start();
     if let Some(quoted) = text.strip_prefix('"') {

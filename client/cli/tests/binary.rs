@@ -165,8 +165,8 @@ fn completions_are_made_for_the_usual_shells() {
         let script = Machine::new().run(&["completions", shell]).ok();
         assert_contains(&script, &["holdfast", "transfer", "token-file", "color"]);
     }
-    // Settings are offered behind every command, though its help is silent
-    // about them; and the shell can read the whole.
+    // Settings are offered after every command, though its help does not show
+    // them; and the shell can read the whole.
     let script = Machine::new().run(&["completions", "bash"]).ok();
     let get = script.split_once("holdfast__subcmd__kv__subcmd__get)").expect("kv get").1;
     let offered = get.lines().find(|line| line.contains("opts=")).expect("what is offered");
@@ -249,11 +249,11 @@ fn a_variable_with_a_letter_wrong_in_its_name_is_named_with_the_right_one() {
     assert_eq!((version.code, &*version.stderr), (Some(0), ""));
 }
 
-/// What can be seen to be wrong here is said here: no node is asked, and nobody
-/// waits for it.
+/// What can be seen to be wrong here is reported here: no node is asked or
+/// waited for.
 #[test]
 fn no_node_is_asked_about_bad_input() {
-    // Two seconds, and room for a slow machine; whoever waits for an answer waits longer.
+    // Two seconds, and room for a slow machine; a command that waits for an answer takes longer.
     const LONGEST: Duration = Duration::from_secs(8);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of the calls of a session that is gone.
+//! What happens to the calls of a session that is gone.
 
 use holdfast_api::{Effectiveness, Problem, SessionId};
 
@@ -7,10 +7,10 @@ use crate::call::{Call, CallId};
 use crate::error::Error;
 
 impl Calls {
-    /// The session is gone. What may have been applied under it ends; what
-    /// certainly was not goes out under the next one. What is bound to it goes on,
-    /// too, unless it may have ended with processes: the others have gone on without
-    /// them. Where one of these is on the wire, its own answer is waited for.
+    /// The session is gone. What may have been applied under it ends; what certainly
+    /// was not goes out under the next one. What is bound to it goes on, too, unless
+    /// it may have ended with processes: the others have gone on without them. For one
+    /// of these on the wire, its own answer is awaited.
     pub(crate) fn session_expired(&mut self) {
         let Some(session) = self.session_keeper.expired() else { return };
         self.over = session;
@@ -45,7 +45,7 @@ impl Calls {
         }
     }
 
-    /// This try of a command came when its session was gone.
+    /// This try of a command arrived after its session was gone.
     pub(crate) fn came_too_late(&mut self, id: CallId, session: SessionId) {
         if self.session_keeper.session().is_some_and(|present| present.id() == session) {
             self.session_expired();

@@ -1,10 +1,10 @@
-//! Small commands on keys travel together: while some are under way, those that come
-//! gather, and go out as one command with one place in the session. Its answer holds
-//! one for each. Between client and disk a command costs the same however much is in it.
+//! Small commands on keys are sent together: while some are under way, further ones
+//! gather, and go out as one command with one place in the session. Its answer holds one
+//! for each. Between client and disk a command costs the same however much is in it.
 //!
 //! A pipeline exists while it may be applied, and is then the same each time it is sent.
 //! One that certainly was not applied is taken apart: its commands wait like others, and
-//! whoever has left by then is not carried out.
+//! those whose caller has left are dropped.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use super::queues::Group;
 use crate::call::{Ask, Call, CallId, Permits, Pipeline, Progress};
 use crate::error::Error;
 
-/// Small commands of a group, alone or as pipelines, under way at a time. One is on its way while the
-/// other is synced; with more of them each would hold less.
+/// Most small commands of a group, alone or as pipelines, under way at a time. One is sent while
+/// the other is synced; with more of them each would hold less.
 pub(super) const UNDER_WAY_MAX: usize = 2;
 
-/// Bytes after which a pipeline takes no more commands; a node that has it does not take
-/// long over it.
+/// Bytes after which a pipeline takes no more commands, so that a node applies it
+/// quickly.
 const BYTES_MAX: usize = 128 * 1024;
 
 /// Longest command, in bytes and in keys, that goes with others.
@@ -44,12 +44,12 @@ impl Call {
         (is_small && !op.answers_a_value()).then_some((scope, op))
     }
 
-    /// Whether it is a small one that has no place in the session.
+    /// Whether it is a small one that has no place in the session yet.
     fn is_new_small(&self) -> bool {
         self.progress.sequence.is_none() && self.small().is_some()
     }
 
-    /// What it may go together with, if it is a small command on keys.
+    /// The group of small calls that it may go out with, if it is one on keys.
     pub(super) fn group_of_small(&self) -> Option<Arc<Group>> {
         let (scope, op) = self.small()?;
         Some(Arc::new(Group { scope: scope.clone(), bound: self.bound, adds: op.adds() }))
@@ -64,8 +64,8 @@ impl Calls {
         self.queues.small.bound(if self.pipelines { UNDER_WAY_MAX } else { usize::MAX });
     }
 
-    /// The call that goes out in the place of this one, within so many bytes: a
-    /// pipeline, if others wait that can go with it.
+    /// The call that goes out in the place of this one, within this many bytes:
+    /// a pipeline, if others wait that can go with it.
     pub(super) fn with_company(&mut self, id: CallId, room: usize) -> CallId {
         let Some(first) = self.open.get(&id).filter(|call| call.is_new_small()) else {
             return id;
@@ -126,7 +126,7 @@ impl Calls {
         if whole {
             return vec![id];
         }
-        // Nobody waits for an answer under that sequence.
+        // No caller waits for an answer under that sequence.
         let sequence = self.open.get_mut(&id).and_then(|call| call.progress.sequence.take());
         if let Some(sequence) = sequence {
             self.release(sequence);
@@ -145,8 +145,8 @@ impl Calls {
         members
     }
 
-    /// The caller of one of its commands has left. A pipeline in which nobody is left is
-    /// not sent again.
+    /// The caller of one of its commands has left. A pipeline without callers is not
+    /// sent again.
     pub(super) fn leave_pipeline(&mut self, pipeline: CallId, member: CallId) {
         let Some(Call { ask: Ask::Pipeline(found), .. }) = self.open.get_mut(&pipeline) else {
             return;
@@ -185,7 +185,7 @@ impl Calls {
             if let Some(Call { ask: Ask::Propose { reply, .. }, .. }) = self.remove(member) {
                 let revision = pipelined.revision;
                 let answer = Answer { revision, outcome: Outcome::Kv(outcome), replayed };
-                // One that has just gone away is no longer interested.
+                // A caller that has just gone away is no longer interested.
                 drop(reply.send(Ok(answer)));
             }
         }

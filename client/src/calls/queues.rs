@@ -32,8 +32,8 @@ impl Queues {
     }
 }
 
-/// Which small commands may go together: in one place, under one session, and refused
-/// for want of space alike.
+/// Which small commands may go together: those in one scope, under one session, and
+/// alike in whether a lack of space refuses them.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
     pub(super) scope: Scope,
@@ -41,14 +41,14 @@ pub(crate) struct Group {
     pub(super) adds: bool,
 }
 
-/// Small commands: one line for each group. None keeps another waiting.
+/// Small commands: one line for each group. No line delays another.
 #[derive(Debug)]
 pub(super) struct Lines {
     lines: BTreeMap<Arc<Group>, Line>,
     /// The first of each line that may send one.
     ready: BTreeMap<CallId, Arc<Group>>,
     waiting: usize,
-    /// Most that are under way at a time, of each line.
+    /// Most of each line that are under way at a time.
     under_way_max: usize,
 }
 
@@ -90,14 +90,14 @@ impl Lines {
         self.waiting == 0
     }
 
-    /// One of this group went out.
+    /// A command of this group went out.
     pub(super) fn went(&mut self, group: &Arc<Group>) {
         Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
             line.under_way += 1;
         });
     }
 
-    /// One of this group is no longer on the wire.
+    /// A command of this group is no longer on the wire.
     pub(super) fn came_back(&mut self, group: &Arc<Group>) {
         Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
             line.under_way = line.under_way.saturating_sub(1);
@@ -109,18 +109,18 @@ impl Lines {
         self.ready.first_key_value().map(|(id, _)| *id)
     }
 
-    /// Whoever waits in the same line, oldest first.
+    /// The commands that wait in the same line, oldest first.
     pub(super) fn of(&self, group: &Group) -> impl Iterator<Item = CallId> {
         self.lines.get(group).into_iter().flat_map(|line| line.waiting.iter().copied())
     }
 
-    /// Whether nobody waits and nothing is taken to be under way.
+    /// Whether no command waits and none counts as under way.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.waiting == 0 && self.lines.is_empty() && self.ready.is_empty()
     }
 
-    /// Everybody who waits.
+    /// All commands that wait.
     pub(super) fn all(&self) -> Vec<CallId> {
         self.lines.values().flat_map(|line| line.waiting.iter().copied()).collect()
     }

@@ -1,4 +1,4 @@
-//! What goes out for a call, and what is said when its time is over.
+//! What is sent for a call, and what its error says at the deadline.
 
 use holdfast_api::{Command, Effectiveness, Proposal, RequestBody, SessionRef};
 

@@ -1,5 +1,5 @@
-//! What another process would have to know to go on with the session: which sequences are
-//! taken, for which commands, and which answers their callers do not have safe yet.
+//! What another process has to know to go on with the session: which sequences are taken,
+//! for which commands, and which answers their callers have not stored yet.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::call::{Ask, CallId, Pipeline};
 use crate::resume::Ledger;
 
 impl Calls {
-    /// Writes down from now on what another process would have to know.
+    /// From now on writes what the next process has to know to this ledger.
     pub(crate) fn keep(&mut self, ledger: Box<dyn Ledger>) {
         self.ledger = Some(ledger);
     }
 
-    /// What goes out next is written down.
+    /// Commits to the ledger what goes out next.
     pub(crate) fn commit(&mut self) {
         if let Some(ledger) = &mut self.ledger {
             ledger.commit();
@@ -29,7 +29,7 @@ impl Calls {
         }
     }
 
-    /// The answer of a marked call is safe, or nobody wants it.
+    /// The answer of a marked call is stored, or no longer wanted.
     pub(crate) fn settled(&mut self, id: CallId) {
         let Some(sequence) = self.unsettled.remove(&id) else { return };
         let Some(left) = self.unsettled_of.get_mut(&sequence) else { return };
@@ -40,8 +40,7 @@ impl Calls {
         }
     }
 
-    /// This sequence is answered. It is held for those of its callers who have to make the
-    /// answer safe.
+    /// This sequence is answered. It is held until its callers have stored the answer.
     pub(super) fn answered(&mut self, sequence: u64, callers: &[CallId]) {
         if callers.is_empty() {
             return self.release(sequence);
@@ -50,7 +49,7 @@ impl Calls {
         self.unsettled.extend(callers.iter().map(|caller| (*caller, sequence)));
     }
 
-    /// A sequence whose answer nobody wants any more.
+    /// A sequence whose answer is no longer wanted.
     pub(crate) fn release(&mut self, sequence: u64) {
         self.session_keeper.release(sequence);
         if let Some(ledger) = &mut self.ledger {
@@ -58,7 +57,7 @@ impl Calls {
         }
     }
 
-    /// A call that has a new sequence is written down.
+    /// Writes a call that has a new sequence to the ledger.
     pub(super) fn write_down(&mut self, id: CallId) {
         let (Some(ledger), Some(call)) = (&mut self.ledger, self.open.get(&id)) else { return };
         let Some(sequence) = call.progress.sequence else { return };

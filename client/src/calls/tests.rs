@@ -50,7 +50,7 @@ impl Bench {
         Bench { calls, now: Instant::now(), next_call: 0 }
     }
 
-    /// With a session that allows this many commands at a time.
+    /// A bench with a session that allows this many commands at a time.
     fn with_session(window: u64) -> Bench {
         let mut bench = Bench::new();
         let first = bench.propose(0);
@@ -73,7 +73,7 @@ impl Bench {
         Open { id: self.next_call, result }
     }
 
-    /// A command that is too large to travel with others.
+    /// A command that is too large to be sent with others.
     fn propose_large(&mut self, n: i64) -> Open<Answer> {
         let (reply, result) = oneshot::channel();
         let ask = Ask::Propose { command: add(n), reply };
@@ -87,7 +87,7 @@ impl Bench {
         self.submit(None, |reply| Ask::Propose { command: add(n), reply })
     }
 
-    /// By a handle that was bound when so many sessions were over.
+    /// Proposes by a handle that was bound when this many sessions were over.
     fn propose_bound(&mut self, n: i64, bound: u64) -> Open<Answer> {
         let (reply, result) = oneshot::channel();
         let call = Call::new(Ask::Propose { command: add(n), reply }, None, 1, Permits::default());

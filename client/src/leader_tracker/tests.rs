@@ -267,7 +267,7 @@ fn a_node_of_another_cluster_is_refused_and_named() {
     let (_, why) = tried.iter().find(|(address, _)| address == "b:1").unwrap();
     assert_eq!(why, "it belongs to cluster other, this client talks to cluster cluster");
     assert_eq!(bench.step(), connect("c:1"));
-    // A node that has not been told its cluster yet is no stranger.
+    // A node that does not know its cluster yet is accepted.
     assert_eq!(bench.arrive_in("", "c:1", 3, None), Arrival::Use);
 }
 
@@ -424,7 +424,7 @@ fn a_leader_that_cannot_be_connected_to_is_reached_through_another_node() {
     assert!(bench.leader_tracker.leads());
     assert_eq!(bench.leader_tracker.leader(), Some(1));
 
-    // The direct way is tried ever less often, and taken when it heals.
+    // The direct route is tried ever less often, and taken when it heals.
     let (start, mut tries) = (bench.now, Vec::new());
     for _ in 0..7 {
         assert_eq!(bench.step_later(), connect("a:1"));
@@ -453,7 +453,7 @@ fn a_leader_that_says_nothing_here_is_asked_through_another_node() {
     };
     assert!(bench.now - start >= THROUGH_AFTER + HEDGE_AFTER);
     bench.fail("a:1");
-    // One that leads no more is of no use there, either.
+    // One that no longer leads is of no use there, either.
     assert_eq!(bench.arrive_through(&address, said(1, None, 5)), Arrival::Drop);
     let address = bench.until_through();
     assert_eq!(bench.arrive_through(&address, said(1, Some(1), 5)), Arrival::Use);

@@ -1,5 +1,5 @@
-//! Whatever listens at an endpoint: the client says what it saw, and goes on
-//! with the next.
+//! Bad peers at an endpoint: the client says what it saw, and goes on with the
+//! next.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ async fn serve_one(peer: &mut Peer) {
 }
 
 /// A call against an endpoint that answers the handshake with these bytes and
-/// ends the connection, with a good node behind it. Answers what the client
-/// has to say about the endpoint.
+/// ends the connection, followed by a good node. Answers what the client has to
+/// say about the endpoint.
 async fn said_about(answer: &[u8]) -> String {
     let (bad, good) = (Node::start(1).await, Node::start(2).await);
     let client = client(&[&bad, &good]);
@@ -93,7 +93,7 @@ async fn rubbish_on_an_open_stream_costs_the_connection_and_nothing_else() {
             &(stream::FRAME_BYTES_MAX + 1).to_le_bytes(),
             &[2, 0, 0, 0, 0xc1, 0xc1],
             &[0, 0, 0, 0],
-            // A reply to nothing is no offence; the end of the connection is.
+            // A reply to nothing is ignored; the end of the connection is reported.
             &late,
         ];
         for rubbish in cases {

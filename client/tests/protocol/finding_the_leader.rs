@@ -169,9 +169,9 @@ async fn a_leader_that_falls_silent_is_probed_and_left() {
             peer.open_session().await;
             let (_, before, _) = peer.command().await;
             let probe = peer.request().await;
-            // Whether it still leads, not only whether it lives.
+            // Whether it still leads, not only whether it is alive.
             assert!(format!("{probe:?}").contains("stale: false"), "{probe:?}");
-            // The other one is asked who leads meanwhile, and follows it still.
+            // The other one is asked who leads in parallel, and follows it still.
             tokio::select! {
                 () = peer.closed() => {}
                 () = follow_for_ever(&next, &frozen) => {}
@@ -194,7 +194,7 @@ async fn follow_for_ever(node: &Node, leader: &Node) {
     }
 }
 
-/// Its silence is no reason, a later term is.
+/// Its silence is no reason to leave it, a later term is.
 #[tokio::test]
 async fn a_silent_leader_is_left_when_another_node_leads_a_later_term() {
     play(async {
@@ -277,7 +277,7 @@ async fn a_node_of_another_cluster_gets_nothing() {
                 assert_eq!(peer.frame().await, None, "the client sends a stranger nothing");
             }
         };
-        // The endpoints of the first cluster are tried again meanwhile.
+        // The endpoints of the first cluster are tried again in parallel.
         let others = async {
             loop {
                 drop(node.accept_raw().await);

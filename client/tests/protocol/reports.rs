@@ -1,4 +1,4 @@
-//! What a program tells of itself.
+//! What a program reports.
 
 use holdfast_api::{AgentReport, Hello, RequestBody};
 use holdfast_client::Deadline;

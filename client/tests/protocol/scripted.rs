@@ -1,5 +1,5 @@
-//! A node that does what a test tells it to: a real listener that speaks the
-//! real frames, and no cluster behind it.
+//! A node that follows a test's script: a real listener that speaks the real
+//! frames, without a cluster.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -35,7 +35,7 @@ pub fn options(nodes: &[&Node]) -> Options {
 }
 
 /// The options of a client that sends no probes, however long a script takes: a
-/// script is told of each request.
+/// script sees each request.
 pub fn options_of(addresses: Vec<String>) -> Options {
     Options { probe_after: Duration::from_secs(3600), ..Options::new(addresses) }
 }

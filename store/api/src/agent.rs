@@ -1,5 +1,5 @@
-//! What agents tell of themselves: who is connected to them, and who waits
-//! for what. Shown to operators, decided upon by nobody, never logged.
+//! What agents report: who is connected to them, and who waits for what. Shown
+//! to operators; no decision depends on it; never logged.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,32 +17,32 @@ pub const WAITS_MAX: usize = 1_024;
 pub const WAIT_KEYS_MAX: usize = 512;
 /// Most ended programs that one agent names.
 pub const ENDED_MAX: usize = 256;
-/// Most bytes of a key, or of a word, that is told of one program.
+/// Most bytes of a key, or of a word, that is reported of one program.
 pub const WORD_BYTES_MAX: usize = 128;
 /// Longest name of a host, an agent, a version or an address of a client, in
 /// bytes: what is shown in a table.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest list of the addresses where one agent listens, in bytes.
 pub const LISTENS_BYTES_MAX: usize = 4 * 1024;
-/// Most waits beside those of agents that one node names.
+/// Most waits besides those of agents that one node names.
 pub const OTHER_WAITS_MAX: usize = 1_024;
 /// Longest report in bytes, about; an agent leaves waits out to stay below it,
 /// and a node does not keep a longer one.
 pub const REPORT_BYTES_MAX: usize = 256 * 1024;
 
-/// What an agent tells of itself.
+/// What an agent reports.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentReport {
-    /// A random name of this process: agents in containers may have host name
-    /// and process id in common. Empty if its version tells none.
+    /// A random name of this process: agents in containers may share host name
+    /// and process id. Empty from a version that reports none.
     #[serde(default)]
     pub id: String,
     /// The name of its host.
     pub host: String,
     /// Its process id there.
     pub pid: u32,
-    /// Its version.
+    /// Version of the agent.
     pub version: String,
     /// The job that it serves.
     pub job: Name,
@@ -66,11 +66,11 @@ pub struct AgentReport {
     /// Processes that joined with the library, and how they are doing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<AgentProcess>,
-    /// Programs that were connected, or that it was told of, and have ended: the
+    /// Programs that were connected, or were reported to it, and have ended: the
     /// latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<AgentEnded>,
-    /// Whether it tells which clients are quiet; an earlier version does not.
+    /// Whether it reports which clients are quiet; an earlier version does not.
     #[serde(default)]
     pub tells_quiet: bool,
 }
@@ -84,10 +84,10 @@ pub struct AgentEnded {
     /// See [`AgentClient::rank`].
     #[serde(default)]
     pub rank: Option<u64>,
-    /// How it ended; null where only whoever started it knows.
+    /// How it ended; null where only the process that started it knows.
     #[serde(default)]
     pub exit: Option<Exit>,
-    /// How long ago.
+    /// Milliseconds since it ended.
     pub ended_ms_ago: u64,
 }
 
@@ -102,7 +102,7 @@ pub enum Exit {
     Signal(i32),
 }
 
-/// What a program does that asks nothing of the store at present.
+/// What a program does while it asks nothing of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Quiet {
@@ -110,31 +110,30 @@ pub struct Quiet {
     /// count.
     #[serde(default)]
     pub last_call: String,
-    /// The key of that call, the beginning of it.
+    /// The beginning of that call's key.
     #[serde(default)]
     pub key: Option<Blob>,
-    /// How long ago that was, or it connected.
+    /// Milliseconds since that call, or since it connected.
     pub called_ms_ago: u64,
 }
 
-/// What a program's processor time tells, over some time.
+/// A program's processor time over an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Activity {
     /// What its main thread does.
     pub main: Doing,
     /// Where in the kernel its main thread sleeps; null if the kernel does not
-    /// tell.
+    /// say.
     #[serde(default)]
     pub place: Option<String>,
-    /// For how long its main thread has been doing that, as far as it was
-    /// looked at.
+    /// For how long its main thread has been doing that, as far as observed.
     pub for_ms: u64,
-    /// Processor time of its main thread in the time that was looked at last.
+    /// Processor time of its main thread in the latest interval.
     pub main_cpu_ms: u64,
-    /// Processor time of all its threads in that time.
+    /// Processor time of all its threads in that interval.
     pub cpu_ms: u64,
-    /// That time.
+    /// Length of that interval.
     pub over_ms: u64,
 }
 
@@ -153,7 +152,7 @@ pub enum Doing {
     Blocked,
     /// It sleeps.
     Sleeping,
-    /// Something that a later version tells of.
+    /// A state that a later version reports.
     #[serde(other)]
     Unknown,
 }
@@ -177,13 +176,13 @@ pub struct AgentProcess {
     /// Whether it waits in that call.
     #[serde(default)]
     pub waiting: bool,
-    /// How far it has got; null = it does not tell.
+    /// How far it has got; null = it does not report it.
     #[serde(default)]
     pub progress: Option<u64>,
     /// For how long it has shown no progress.
     #[serde(default)]
     pub silent_ms: u64,
-    /// What its agent makes of that.
+    /// What its agent concludes from that.
     #[serde(default)]
     pub health: Health,
     /// For how long its main thread has not run what the library asks it to
@@ -191,32 +190,32 @@ pub struct AgentProcess {
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub main_thread_silent_ms: Option<u64>,
-    /// What its processor time tells; null while it waits in a call, or where
-    /// that cannot be known.
+    /// Its processor time; null while it waits in a call, or where that cannot
+    /// be known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activity: Option<Activity>,
 }
 
-/// What an agent makes of a process's silence.
+/// What an agent concludes from a process's silence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// Nothing.
+    /// Nothing is wrong.
     #[default]
     Good,
     /// It asked not to be watched for some time.
     Paused,
     /// It asked not to be ended for some time.
     Critical,
-    /// It is beyond the soft limit, and was told.
+    /// It is beyond the soft limit, and was notified.
     Silent,
     /// It is beyond the hard limit, and is being ended.
     Ending,
 }
 
-/// A process that is connected to an agent; several whose process cannot be
-/// known stand together.
+/// A process that is connected to an agent. Those whose process cannot be known
+/// share one entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentClient {
@@ -226,14 +225,14 @@ pub struct AgentClient {
     pub rank: Option<u64>,
     /// The address that it connects from, without the port.
     pub from: String,
-    /// Its open connections; none left if it has closed them and goes on.
+    /// Its open connections; 0 if it has closed them and goes on.
     pub connections: u64,
-    /// While it has been asking nothing of the store for some seconds, and
-    /// waits for nothing there.
+    /// Set while it has asked nothing of the store for some seconds and waits
+    /// for nothing there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet: Option<Quiet>,
-    /// What its processor time tells; null while it is not quiet, or where that
-    /// cannot be known.
+    /// Its processor time; null while it is not quiet, or where that cannot be
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activity: Option<Activity>,
 }
@@ -254,7 +253,7 @@ pub struct AgentWait {
     /// The keys must be numbers of at least this; null = they must exist.
     #[serde(default)]
     pub at_least: Option<i64>,
-    /// For how long.
+    /// For how long it has been blocked, in milliseconds.
     pub blocked_ms: u64,
 }
 
@@ -271,23 +270,23 @@ pub struct Agents {
     pub older: Vec<NodeId>,
     /// Reports that nodes, or the answer, had no room for.
     pub left_out: u64,
-    /// Waits that have been blocked for some time and are no agent's: of
+    /// Waits that have been blocked for some time and belong to no agent: of
     /// command lines, programs and agents of an earlier version.
     #[serde(default)]
     pub others: Vec<OtherWait>,
     /// Such waits beyond those that are named.
     #[serde(default)]
     pub others_left_out: u64,
-    /// What agents that have left told of programs that had ended.
+    /// Ended programs that agents reported before they left.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<LeftAgent>,
 }
 
-/// What an agent told last of programs that had ended, before it left.
+/// An agent's last report of ended programs, before it left.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeftAgent {
-    /// See [`AgentReport::id`]: one that has changed its node is not gone.
+    /// See [`AgentReport::id`]: an agent that has moved to another node is not gone.
     #[serde(default)]
     pub id: String,
     /// The job that it served.
@@ -296,11 +295,11 @@ pub struct LeftAgent {
     pub run: Name,
     /// The name of its host.
     pub host: String,
-    /// The programs.
+    /// Programs that had ended.
     pub ended: Vec<AgentEnded>,
 }
 
-/// A wait that no agent tells of: nobody knows whose it is.
+/// A wait that no agent reports, so that its process is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OtherWait {
@@ -320,16 +319,16 @@ pub struct OtherWait {
     pub node: NodeId,
 }
 
-/// One agent.
+/// One connected agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentStatus {
-    /// What it told.
+    /// Its latest report.
     #[serde(flatten)]
     pub report: AgentReport,
     /// The node that it is connected to.
     pub node: NodeId,
-    /// How long ago it told that, or told that nothing has changed.
+    /// Milliseconds since it reported that, or reported that nothing has changed.
     pub told_ms_ago: u64,
 }
 

@@ -22,7 +22,7 @@ pub const VERSION: u32 = 1;
 
 const HEAD: Head = Head { magic: b"HFBACKUP", version: VERSION };
 
-/// What stands in front of the state.
+/// The header in front of the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupHeader {
     /// The cluster whose state it is.
@@ -35,20 +35,20 @@ pub struct BackupHeader {
     pub feature_level: u32,
     /// The newest revision in it.
     pub revision: Revision,
-    /// The log time of that, in milliseconds.
+    /// Log time at that revision, in milliseconds.
     pub log_time: LogTime,
     /// When it was made, in milliseconds since 1970 by the clock of that node; for
     /// people only.
     pub taken_at_ms: u64,
 }
 
-/// Writes the header; the image is to be written to what is returned.
+/// Writes the header. The caller writes the image to the returned writer.
 pub fn begin<W: Write>(out: W, header: &BackupHeader) -> io::Result<BlockWriter<W>> {
     let header = rmp_serde::to_vec_named(header).map_err(io::Error::other)?;
     BlockWriter::new(out, HEAD, &header)
 }
 
-/// Reads the header; the image is to be read from what is returned.
+/// Reads the header. The caller reads the image from the returned reader.
 pub fn open<R: Read>(input: R) -> Result<(BackupHeader, BlockReader<R>), FormatError> {
     let (header, blocks) = BlockReader::open(input, HEAD)?;
     let header = rmp_serde::from_slice(&header)

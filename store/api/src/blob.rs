@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Blob(Arc<[u8]>);
 
 impl Blob {
-    /// The bytes.
+    /// The bytes, without any escape.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -85,8 +85,8 @@ impl Blob {
     }
 }
 
-/// Whether a terminal does something else than show it: control characters, and
-/// those that turn the direction of text around.
+/// Whether a terminal does more than show it: control characters, and those that
+/// reverse the direction of text.
 pub fn acts_on_a_terminal(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

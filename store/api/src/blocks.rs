@@ -1,4 +1,4 @@
-//! Bytes of any length under checksums: what snapshots and backups hold behind their
+//! Bytes of any length under checksums: snapshots and backups hold them after their
 //! headers.
 //!
 //! ```text
@@ -20,7 +20,7 @@ pub const BLOCK_BYTES: usize = 256 << 10;
 /// Longest header in front of the blocks.
 const HEADER_BYTES_MAX: usize = 2 << 20;
 
-/// Why bytes are not what they should be.
+/// Why bytes are not in this format.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// Reading failed.
@@ -29,7 +29,7 @@ pub enum FormatError {
     /// It ends before its trailer.
     #[error("it is cut short")]
     Truncated,
-    /// Not what was written.
+    /// Damaged: it is not what was written.
     #[error("{0}")]
     Damaged(String),
     /// Written by a later version.
@@ -64,12 +64,12 @@ fn block_crc(number: u64, data: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), data)
 }
 
-/// What stands in front of the blocks: a magic, a version and a header.
+/// The head in front of the blocks: a magic, a version and a header.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
-    /// The first bytes.
+    /// The first bytes of the file.
     pub magic: &'static [u8; 8],
-    /// Version of the whole.
+    /// Version of the format.
     pub version: u32,
 }
 
@@ -83,7 +83,7 @@ pub struct BlockWriter<W: Write> {
 }
 
 impl<W: Write> BlockWriter<W> {
-    /// Writes the header.
+    /// Writes the head and the header.
     pub fn new(mut out: W, head: Head, header: &[u8]) -> io::Result<BlockWriter<W>> {
         let length = u32::try_from(header.len()).ok().filter(|l| *l as usize <= HEADER_BYTES_MAX);
         let length = length.ok_or_else(|| io::Error::other("the header is too long"))?;
@@ -111,7 +111,7 @@ impl<W: Write> BlockWriter<W> {
         Ok(())
     }
 
-    /// Writes the trailer.
+    /// Ends the blocks and writes the trailer.
     pub fn finish(mut self) -> io::Result<W> {
         self.end_block()?;
         let mut trailer = Vec::with_capacity(16);
@@ -160,7 +160,7 @@ fn read_u32(input: &mut impl Read) -> io::Result<u32> {
 }
 
 impl<R: Read> BlockReader<R> {
-    /// Reads the header.
+    /// Reads the head and the header, and checks both.
     pub fn open(mut input: R, head: Head) -> Result<(Vec<u8>, BlockReader<R>), FormatError> {
         let mut magic = [0; 8];
         input.read_exact(&mut magic)?;

@@ -1,4 +1,4 @@
-//! A closed round, and what was made of it.
+//! A closed round and its conclusion.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ pub struct Closed {
     /// advance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Missing>,
-    /// Who was ended so that the round could close.
+    /// Processes that were ended so that the round could close.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub evicted: Members,
     /// Standbys that became active with this closing.
@@ -48,17 +48,17 @@ pub struct Closed {
     /// Members whose numbers did not govern; the first `MISSING_LISTED_MAX`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differing: Vec<Differing>,
-    /// Of a held round: what its members hold now; none if nobody is to.
+    /// Of a held round: what its members hold now; none if no member is to hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
-    /// What was made of it.
+    /// The conclusion of the round.
     pub conclusion: Concluded,
-    /// What the members brought, in their order; only on request.
+    /// The members' payloads, in their order; only on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payloads: Option<Vec<Blob>>,
 }
 
-/// What was made of a closed round.
+/// The conclusion of a closed round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -77,18 +77,18 @@ pub enum Concluded {
         /// The first `MISSING_LISTED_MAX`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         dropped: Vec<Dropped>,
-        /// Why nobody should go on, if so.
+        /// Why no process should go on, if so.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop: Option<Stop>,
     },
-    /// A vote.
+    /// The result of a vote.
     Vote {
         /// Whether the vote carried.
         carried: bool,
         /// The value that won, if the rule elects one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<Blob>,
-        /// Who stood against it, and why; the first `MISSING_LISTED_MAX`.
+        /// Processes that count against it, and why; the first `MISSING_LISTED_MAX`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         against: Vec<Against>,
     },
@@ -96,7 +96,7 @@ pub enum Concluded {
     Block {
         /// Whether every incarnation of its generation succeeded.
         succeeded: bool,
-        /// Who made it fail; the first `MISSING_LISTED_MAX`.
+        /// Processes that made it fail; the first `MISSING_LISTED_MAX`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         against: Vec<Against>,
     },
@@ -119,7 +119,7 @@ pub struct Dropped {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DroppedWhy {
-    /// That incarnation ended.
+    /// That incarnation ended with this cause.
     Ended(Cause),
     /// It is alive, but was not in the round.
     NotThere,
@@ -130,7 +130,7 @@ pub enum DroppedWhy {
     },
 }
 
-/// Why nobody should go on.
+/// Why no process should go on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -144,7 +144,7 @@ pub enum Stop {
     },
     /// The job has had more incidents than it may.
     BudgetSpent {
-        /// The limit.
+        /// Most incidents that the job may have.
         restarts_max: u32,
         /// How many there were, in the window if there is one.
         #[serde(default)]
@@ -152,7 +152,7 @@ pub enum Stop {
     },
 }
 
-/// A vote or a block that stood against the rest.
+/// A process that counts against a vote or a block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Against {
@@ -160,18 +160,18 @@ pub struct Against {
     pub process: ProcessId,
     /// Its incarnation in the scope; 0 = it was never there.
     pub incarnation: Incarnation,
-    /// Why.
+    /// Why it counts against.
     pub why: AgainstWhy,
 }
 
-/// Why somebody counts against.
+/// Why a process counts against a vote or a block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AgainstWhy {
     /// It said so: the first 256 bytes of its payload.
     Said(Blob),
-    /// That incarnation ended in this way.
+    /// That incarnation ended with this cause.
     Ended(Cause),
     /// It is alive, but was not in the round.
     NotThere,

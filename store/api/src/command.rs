@@ -37,7 +37,7 @@ pub struct Proposal {
     /// is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionRef>,
-    /// What to do.
+    /// The change to make.
     pub command: Command,
 }
 
@@ -73,14 +73,14 @@ pub enum Command {
         /// What to do with them.
         op: KvOp,
     },
-    /// Several key-value commands, carried out one behind the other as if each had
-    /// come alone, each with a revision and an outcome of its own: what a client has
-    /// waiting travels, is logged and is answered as one. From feature level 4 on.
+    /// Several key-value commands, applied in order as if each had come alone, each
+    /// with its own revision and outcome. They are sent, logged and answered as one.
+    /// From feature level 4 on.
     Pipeline {
         /// Job and run that the keys belong to.
         scope: Scope,
-        /// The commands; from 1 to [`PIPELINE_OPS_MAX`]. None that
-        /// [answers a value](KvOp::answers_a_value): the answers travel as one, too.
+        /// The commands; from 1 to [`PIPELINE_OPS_MAX`]. None that [answers a
+        /// value](KvOp::answers_a_value): the answers are sent as one, too.
         ops: Vec<KvOp>,
     },
     /// Client sessions.
@@ -97,7 +97,7 @@ pub enum Command {
     Round(RoundCommand),
 }
 
-/// A key-value command.
+/// A command on the keys and queues of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -145,7 +145,7 @@ pub enum KvOp {
     Append {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// What to put behind the present value.
+        /// Bytes to add at the end of the value.
         value: Blob,
     },
     /// Deletes a key.
@@ -168,11 +168,11 @@ pub enum KvOp {
     /// If all comparisons hold `then`, else `or_else`; one revision, all or
     /// nothing: if any part is refused, none of it happens.
     Transaction {
-        /// What must hold.
+        /// Comparisons that must all hold.
         compare: Vec<Compare>,
-        /// What to do if it does.
+        /// Steps if they do.
         then: Vec<TransactionOp>,
-        /// What to do if it does not.
+        /// Steps if they do not.
         #[serde(default)]
         or_else: Vec<TransactionOp>,
     },
@@ -200,7 +200,7 @@ impl KvOp {
         }
     }
 
-    /// Whether it can make the state larger, as far as it can be told from it.
+    /// Whether it can make the state larger, as far as the command itself shows.
     pub fn adds(&self) -> bool {
         match self {
             KvOp::Delete { .. } | KvOp::QueuePop { .. } => false,
@@ -340,7 +340,7 @@ impl TransactionOp {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Nonce(pub u64, pub u64);
 
-/// A session command.
+/// A command on a client session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionCommand {
@@ -351,17 +351,17 @@ pub enum SessionCommand {
         /// Idle time after which it may expire, in milliseconds of log time;
         /// clamped to the limits.
         ttl_ms: u64,
-        /// The lease with which it ends: whoever is taken for dead writes no more.
-        /// From feature level 3 on.
+        /// The lease with which it ends: a process that is declared dead writes no
+        /// more. From feature level 3 on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<LeaseId>,
     },
-    /// Counts as use.
+    /// Renews a session.
     KeepAlive {
         /// Id of the session.
         session: SessionId,
     },
-    /// Ends a session on its client's wish.
+    /// Ends a session at its client's request.
     Close {
         /// Id of the session.
         session: SessionId,
@@ -408,9 +408,9 @@ pub enum RunCommand {
         /// Name of the run, unique within its job.
         run: Name,
     },
-    /// The leader's own: deletes a run that ended at this log time, ends one whose
-    /// last agent was lost then, and does nothing if that is not so any more.
-    /// From feature level 2 on.
+    /// The leader's own: deletes a run that ended at this log time, or ends one
+    /// whose last agent was lost then; does nothing if that no longer holds. From
+    /// feature level 2 on.
     Purge {
         /// Name of the job.
         job: Name,
@@ -419,8 +419,8 @@ pub enum RunCommand {
         /// When it ended, or was lost.
         ended_at: LogTime,
     },
-    /// Deletes the ended runs of a job that has no open one, the oldest first
-    /// and so many of them at a time. From feature level 2 on.
+    /// Deletes ended runs of a job that has no open one, the oldest first, a
+    /// bounded number at a time. From feature level 2 on.
     DeleteJob {
         /// Name of the job.
         job: Name,
@@ -441,17 +441,17 @@ pub enum ClusterCommand {
     Tick,
     /// Gives the cluster its id; refused once it has one.
     Found {
-        /// The id.
+        /// Id of the cluster; never changes.
         cluster_id: String,
     },
     /// Replaces the limits.
     SetLimits {
-        /// The new ones.
+        /// The limits from now on.
         limits: Limits,
     },
     /// Raises the feature level; never lowers it.
     SetFeatureLevel {
-        /// The new level.
+        /// Feature level from now on.
         level: u32,
     },
     /// Notes that a node id was used and is gone for ever.

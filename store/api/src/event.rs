@@ -110,7 +110,7 @@ pub enum EventKind {
         /// How many hold it.
         holding: u32,
     },
-    /// Nobody holds a generation any more.
+    /// No process holds a generation any more.
     Drained {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
@@ -128,9 +128,9 @@ pub enum EventKind {
         /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
     },
-    /// The run ended, and with it all that lived in it.
+    /// The run ended, with everything in it.
     RunEnded {
-        /// The run that took its place.
+        /// The run that replaced it, if one did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Name>,
         /// How many processes were alive.
@@ -142,11 +142,11 @@ pub enum EventKind {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Turnover {
-    /// Who was a member, and is not in this incarnation.
+    /// Members of the iteration before whose incarnation is not in this one.
     pub left: ProcessList,
-    /// Who is one now. A process that came back is in both.
+    /// Members whose incarnation is new. A process that came back is in both.
     pub joined: ProcessList,
-    /// How many members were lost, and did not leave in order.
+    /// Number of members that were lost, and did not leave in order.
     #[serde(default)]
     pub faults: u32,
     /// The first of them.
@@ -189,14 +189,14 @@ pub struct ProcessList {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcessStretch {
-    /// The first.
+    /// First process of the stretch.
     pub first: ProcessId,
-    /// The last.
+    /// Last process of the stretch, included.
     pub last: ProcessId,
 }
 
 impl EventKind {
-    /// Whether it is kept when the single steps that led to it are forgotten.
+    /// Whether it is kept when the details that led to it are forgotten.
     pub fn is_closing(&self) -> bool {
         match self {
             EventKind::Advanced { .. }
@@ -214,7 +214,7 @@ impl EventKind {
 }
 
 impl Event {
-    /// Roughly its bytes where it is kept.
+    /// Approximate bytes that it takes where it is kept.
     pub fn bytes(&self) -> usize {
         const OVERHEAD: usize = 192;
         let words = match &self.what {

@@ -9,13 +9,13 @@ use crate::name::{Name, Scope};
 use crate::process::{Incarnation, ProcessId, ProcessInfo};
 use crate::round::Generation;
 
-/// Proof of who a caller is, for whoever guards a resource. Read and written as
-/// `JOB:RUN:PROCESS:INCARNATION:GENERATION`.
+/// Proof of a caller's identity, for a service that guards a resource. Read and
+/// written as `JOB:RUN:PROCESS:INCARNATION:GENERATION`.
 ///
 /// Of the tokens of one process, one with a larger incarnation, or with the same
 /// and a larger generation, makes all smaller ones void. Incarnations grow with
 /// every incarnation of any process of the job and are never used again.
-/// The cluster vouches for the incarnation alone: the generation is its holder's word,
+/// The cluster vouches for the incarnation alone: the generation is what its holder claims,
 /// and orders the tokens of one incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -43,7 +43,7 @@ pub struct FenceError(String);
 const SHOWN_CHARS_MAX: usize = 128;
 
 impl Fence {
-    /// Where the process is.
+    /// Job and run of the process.
     pub fn scope(&self) -> Scope {
         Scope { job: self.job.clone(), run: Some(self.run.clone()) }
     }
@@ -87,7 +87,7 @@ impl FromStr for Fence {
                 incarnation: parts.next()?.parse().ok()?,
                 generation: parts.next()?.parse().ok()?,
             };
-            // Written in one way only: texts that differ are different tokens.
+            // There is one spelling only: texts that differ are different tokens.
             (parts.next().is_none() && fence.to_string() == text).then_some(fence)
         };
         read().ok_or_else(|| FenceError(text.chars().take(SHOWN_CHARS_MAX).collect()))

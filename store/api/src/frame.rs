@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 /// Bytes in front of each frame: its length.
 pub const HEADER_BYTES: usize = 4;
 
-/// Nesting that is followed: deeper values come from no program of ours, and
-/// would cost a stack.
+/// Deepest nesting that is decoded: deeper values come from no program of ours,
+/// and could overflow the stack.
 const NESTING_MAX: usize = 64;
 
 /// Why bytes are not a frame.
@@ -21,15 +21,15 @@ pub enum FrameError {
     /// Longer than the other side takes.
     #[error("a frame of {bytes} bytes; the longest allowed is {bytes_max}")]
     TooLong {
-        /// Its length.
+        /// Length of the frame.
         bytes: usize,
-        /// The bound.
+        /// Longest that is taken.
         bytes_max: usize,
     },
     /// There is nothing in it.
     #[error("an empty frame")]
     Empty,
-    /// It says nothing that is known here.
+    /// It does not decode as the expected type.
     #[error("a frame that cannot be understood: {0}")]
     Decode(#[from] rmp_serde::decode::Error),
     /// It cannot be written.
@@ -59,7 +59,7 @@ pub fn encode(value: &(impl Serialize + ?Sized), bytes_max: usize) -> Result<Vec
 ///
 /// # Errors
 ///
-/// The length is beyond `bytes_max`: nothing of it was waited for.
+/// The length is beyond `bytes_max`; the frame is not read.
 pub fn split(read: &mut BytesMut, bytes_max: usize) -> Result<Option<BytesMut>, FrameError> {
     let Some(header) = read.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let bytes = usize::try_from(u32::from_le_bytes(*header)).unwrap_or(usize::MAX);

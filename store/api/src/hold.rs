@@ -1,9 +1,9 @@
 //! Rounds that are held: communicators, locks.
 //!
-//! A round with a [`Hold`] does not vanish when it closes. Its generation stays
-//! with those who hold it, and the next generation of the same round cannot
-//! close before nobody does: two generations of one communicator never live
-//! beside each other. A generation is *revoked* when it must not be used any
+//! A round with a [`Hold`] does not vanish when it closes. Its members hold its
+//! generation, and the next generation of the same round closes only when no
+//! process holds this one any more: two generations of one communicator never
+//! exist side by side. A generation is *revoked* when it must not be used any
 //! more, in the very entry of a member's end; it is *drained* when its last
 //! member has released it, or is known to have stopped.
 
@@ -29,7 +29,7 @@ pub const RELEASES_OF_ALL_MAX: u64 = 256;
 pub const REVOKE_REASON_BYTES_MAX: u64 = 256;
 
 /// Makes a round one that is held. Whether there is one is part of the round's
-/// identity, as is its scope; the numbers in it are its callers'.
+/// identity, as is its scope; the callers choose the numbers in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hold {
@@ -37,8 +37,8 @@ pub struct Hold {
     /// them. At most [`SPEC_BYTES_MAX`]; may be empty.
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub spec: Blob,
-    /// Log time after a revocation in which holders must have stopped, in
-    /// milliseconds, from 1. Who has not is declared dead, and ended by its agent.
+    /// Log time after a revocation in which holders must have stopped, in milliseconds, from 1. One
+    /// that has not is declared dead, and its agent ends it.
     #[serde(default = "stop_ms_max")]
     pub stop_ms_max: u64,
     /// Log time after a closing in which the round with conclusion
@@ -75,7 +75,7 @@ pub struct Member {
     pub incarnation: Incarnation,
 }
 
-/// One member lets go of a generation.
+/// One member releases a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Release {
@@ -93,12 +93,12 @@ pub struct Release {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReleaseWhy {
-    /// It has stopped it, and says so. Before a revocation this revokes for the
-    /// others, unless all have come to the round with conclusion
+    /// The member reports that it has stopped. Before a revocation this revokes
+    /// for the others, unless all have come to the round with conclusion
     /// [`crate::Conclusion::Close`].
     #[default]
     Stopped,
-    /// Its process has exited: somebody saw it.
+    /// Its process was seen to exit.
     Exited,
     /// An operator vouches for it.
     Excused,
@@ -118,23 +118,23 @@ pub enum RevokeCause {
         /// Cause of its end.
         cause: Cause,
     },
-    /// A member let go of it.
+    /// A member released it.
     Released {
         /// Number that the launch gave the member, such as its rank.
         process: ProcessId,
         /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
     },
-    /// A member, or its agent, says that it failed.
+    /// A member, or its agent, reports that it failed.
     Failed {
         /// Number that the launch gave the member, such as its rank.
         process: ProcessId,
         /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
-        /// What failed.
+        /// What failed, in words.
         reason: String,
     },
-    /// The next generation could close with other members, but for a holder.
+    /// Only a holder keeps the next generation from closing with other members.
     Membership,
     /// The deadline of the next generation has come.
     Deadline,
@@ -145,7 +145,7 @@ pub enum RevokeCause {
     },
     /// An operator revoked it.
     Operator {
-        /// Why.
+        /// Why, in the operator's words.
         reason: String,
     },
     /// The run of its members ended.
@@ -153,7 +153,7 @@ pub enum RevokeCause {
 }
 
 impl RevokeCause {
-    /// Bytes of its words.
+    /// Bytes of the texts in it.
     pub fn bytes(&self) -> usize {
         match self {
             RevokeCause::Ended { cause, .. } => cause.bytes(),
@@ -196,7 +196,7 @@ pub struct Revocation {
     pub cause: RevokeCause,
 }
 
-/// What a held round came to.
+/// The outcome of a held round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Held {
@@ -207,27 +207,27 @@ pub struct Held {
     pub again: bool,
 }
 
-/// Arrivals whose specs differ.
+/// Specs that differ among the arrivals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SpecMismatch {
-    /// What most have; ties go to the lowest process.
+    /// The most frequent spec; ties go to the lowest process.
     pub most: Blob,
     /// The first of those with another one, in order of their processes.
     pub differing: Vec<OtherSpec>,
 }
 
-/// Who has another spec than most.
+/// A process whose spec is not the most frequent one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OtherSpec {
     /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its spec.
+    /// Spec that the process arrived with.
     pub spec: Blob,
 }
 
-/// What the agent of members hears of a held generation, whenever it changes.
+/// Sent to the agent of members whenever a held generation changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeldNews {
@@ -242,7 +242,7 @@ pub struct HeldNews {
     /// All members are ready.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ready: bool,
-    /// Somebody waits who is not a member: what is cached is no answer.
+    /// A process that is not a member waits: what is cached is no answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub newcomer: bool,
     /// It must not be used any more.
@@ -250,7 +250,7 @@ pub struct HeldNews {
     pub revoked: Option<Revocation>,
 }
 
-/// How far a held generation is.
+/// Phase of a held generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -259,9 +259,9 @@ pub enum Phase {
     Forming,
     /// It is in use.
     Ready,
-    /// It must not be used any more, and somebody still holds it.
+    /// It must not be used any more, and a member still holds it.
     Revoked,
-    /// Nobody holds it.
+    /// No member holds it.
     Drained,
 }
 
@@ -275,7 +275,7 @@ pub struct HeldInfo {
     pub terms: Terms,
     /// Generation of the round: one counter per job, never reused.
     pub generation: Generation,
-    /// How far it is.
+    /// Phase that it is in.
     pub phase: Phase,
     /// Revision of its closing.
     pub formed: Revision,
@@ -294,33 +294,33 @@ pub struct HeldInfo {
     pub revoked: Option<Revocation>,
     /// How many have not released it.
     pub holding: u32,
-    /// Those of them that keep the next generation from closing: how many.
+    /// How many of them keep the next generation from closing.
     pub unreleased_count: u32,
     /// The first of them, in order of their processes.
     pub unreleased: Vec<Unreleased>,
-    /// Who waits for the next generation: how many.
+    /// How many processes wait for the next generation.
     pub waiting: u32,
     /// How many of them are not members.
     pub newcomers: u32,
-    /// The next log time at which it looks again by itself: its members must be
+    /// The next log time at which it is looked at again: its members must be
     /// ready, or have stopped, by then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks_again_at_ms: Option<LogTime>,
 }
 
-/// Who has not released a generation.
+/// A member that has not released a generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Unreleased {
-    /// How it stands.
+    /// State of the process.
     pub process: Missing,
     /// The incarnation that holds.
     pub incarnation: Incarnation,
-    /// It ended, and nobody saw its exit.
+    /// It ended, and its exit was not seen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
     /// Log time from which it counts as stopped, since its agent can report
-    /// nothing any more; none while that may.
+    /// nothing any more; none while the agent can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_at_ms: Option<LogTime>,
 }

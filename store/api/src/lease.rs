@@ -1,4 +1,4 @@
-//! Leases: how long an agent's processes count as alive without a word.
+//! Leases: how long an agent's processes count as alive without a renewal.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub enum LeaseCommand {
     /// Grants a lease; the same nonce grants the same one. The session of the
     /// command, or of the latest renewal, is the holder's.
     Grant {
-        /// Job and run.
+        /// Job and run that the lease belongs to.
         scope: Scope,
         /// Chosen at random by the holder.
         nonce: Nonce,
@@ -33,9 +33,9 @@ pub enum LeaseCommand {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         store_lost_ms_max: Option<u64>,
     },
-    /// Grants a lease in the run that is chosen, and opens that run if need be,
-    /// in one entry: nobody else opens another one in between. The same nonce
-    /// grants the same lease.
+    /// Grants a lease in the chosen run, and opens that run if need be, in one
+    /// entry, so that no other run is opened in between. The same nonce grants
+    /// the same lease.
     Join {
         /// The job, created if it is new.
         job: Name,
@@ -54,28 +54,28 @@ pub enum LeaseCommand {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         store_lost_ms_max: Option<u64>,
     },
-    /// Renews a lease. Has no revision and wakes nobody.
+    /// Renews a lease. Has no revision and releases no wait.
     KeepAlive {
         /// Id of the lease.
         lease: LeaseId,
     },
-    /// Ends a lease on its holder's wish; its processes end with it.
+    /// Ends a lease at its holder's request; its processes end with it.
     Revoke {
         /// Id of the lease.
         lease: LeaseId,
     },
-    /// Ends a lease as above, and for good: if no other lease of its run is left,
-    /// the run is ending. Nobody gets a lease in it any more; whoever still
-    /// writes is fenced when `run_ending_ms` are over, or another run is opened.
+    /// Ends a lease as above, and for good: if it was the last of its run, the
+    /// run is ending. No lease is granted in it any more; remaining writers are
+    /// fenced after `run_ending_ms`, or when another run is opened.
     Leave {
         /// Id of the lease.
         lease: LeaseId,
     },
     /// The leader's own: ends a lease, if the deadline that the leader saw is
-    /// still its deadline and has passed. Its processes end in the same entry,
-    /// and if there were any the holder's session, so that nothing that they
-    /// had under way is written behind their end. Leases that are held in one
-    /// session share that.
+    /// still its deadline and has passed. Its processes end in the same entry.
+    /// If there were any, the holder's session ends, too: nothing they had under
+    /// way is written after their end. Leases that are held in one session
+    /// share that.
     Expire {
         /// Id of the lease.
         lease: LeaseId,
@@ -84,12 +84,12 @@ pub enum LeaseCommand {
     },
 }
 
-/// What a lease command came to.
+/// The outcome of a lease command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseOutcome {
-    /// Grant.
+    /// Outcome of a grant or a join.
     Granted {
         /// Id of the lease.
         lease: LeaseId,
@@ -97,7 +97,7 @@ pub enum LeaseOutcome {
         run: Name,
         /// The TTL granted, in milliseconds of log time.
         ttl_ms: u64,
-        /// How long its processes go on without a word from the store, in
+        /// How long its processes go on without contact to the store, in
         /// milliseconds since its last renewal; 0 from an earlier version.
         #[serde(default)]
         store_lost_ms_max: u64,
@@ -112,7 +112,7 @@ pub enum LeaseOutcome {
         #[serde(default)]
         others: u64,
     },
-    /// Keep-alive.
+    /// Outcome of a keep-alive.
     Kept,
     /// Revoke and expire; also if it was gone already.
     Ended,

@@ -8,17 +8,17 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`agent`] | what agents tell of themselves |
+//! | [`agent`] | what agents report |
 //! | [`backup`] | the bytes of a backup |
 //! | [`blocks`] | bytes under checksums |
 //! | [`blob`] | keys and values: bytes, with a readable escape for people |
 //! | [`name`] | names of jobs and runs, and the [`Scope`] they form |
 //! | [`command`] | log entries and the commands in them |
-//! | [`outcome`] | what a command came to, refusals included |
+//! | [`outcome`] | outcomes of commands, refusals included |
 //! | [`read`] | linearizable and stale reads, waits |
 //! | [`watch`] | changes and watches |
 //! | [`lease`] | leases, held by agents |
-//! | [`run`] | runs: chosen, held, over |
+//! | [`run`] | runs: how one is chosen, held and ended |
 //! | [`fence`] | tokens that prove which incarnation of a process asks |
 //! | [`process`] | processes, their incarnations and ends, events |
 //! | [`round`] | rounds: arrivals, decisions, feeds |
@@ -28,14 +28,14 @@
 //! | [`limits`] | the replicated limits |
 //! | [`mod@span`] | durations in words |
 //! | [`status`] | nodes, roles, the `status` document |
-//! | [`majority`] | which voters answer, and the words for it |
+//! | [`majority`] | which voters answer, and the text for it |
 //! | [`hold`] | rounds that are held: communicators, locks |
 //! | [`stream`] | what a client and a node say to each other |
 //! | [`frame`] | frames as bytes, for all streams |
 //! | [`mod@planted`] | defects of test builds |
 //! | [`problem`] | errors: code, retryable, outcome |
 //! | [`routes`] | paths and headers of the HTTP surface |
-//! | [`token`] | the shared bearer token, and the file it lies in |
+//! | [`token`] | the shared bearer token, and the file that holds it |
 //! | [`variables`] | environment variables, and which one was meant |
 //!
 //! # Architecture invariants

@@ -40,11 +40,11 @@ pub struct Limits {
     pub history_bytes_max: u64,
     /// Most entries in one page of a list.
     pub list_page_max: u64,
-    /// Of leases, processes and rounds.
+    /// Limits of leases, processes and rounds.
     #[serde(skip_serializing_if = "is_default")]
     #[serde(rename = "life")]
     pub coordination: Box<CoordinationLimits>,
-    /// Of all jobs together.
+    /// Limits of all jobs together.
     #[serde(skip_serializing_if = "is_default")]
     pub budget: Budget,
 }
@@ -63,7 +63,7 @@ pub struct Budget {
     pub job_wait_bytes_max: u64,
 }
 
-/// What a key that is waited for counts beyond its own bytes.
+/// Bytes that each awaited key counts beyond its own.
 pub const WAIT_BYTES: u64 = 256;
 
 /// The limits of leases, processes and rounds.
@@ -77,14 +77,14 @@ pub struct CoordinationLimits {
     pub lease_ttl_ms_min: u64,
     /// Longest TTL of a lease.
     pub lease_ttl_ms_max: u64,
-    /// How long processes go on without a word from the store, in milliseconds:
-    /// what they hold counts as stopped so long after the last renewal of a lease
-    /// that has ended, plus a margin. Fixed for a lease when it is granted: its TTL
-    /// at least.
+    /// How long processes go on without contact to the store, in milliseconds: what
+    /// they hold counts as stopped this long, plus a margin, after the last renewal
+    /// of a lease that has ended. Fixed for a lease when it is granted: its TTL at
+    /// least.
     pub store_lost_ms_max: u64,
     /// Log time from the leaving of the last agent to the end of a run.
     pub run_ending_ms: u64,
-    /// Longest host name.
+    /// Longest host name, in bytes.
     pub host_bytes_max: u64,
     /// Processes of one run, ended ones included.
     pub processes_per_run_max: u64,
@@ -103,7 +103,7 @@ pub struct CoordinationLimits {
     pub calls_per_process_max: u64,
     /// Calls in one command that withdraws or acknowledges.
     pub calls_per_command_max: u64,
-    /// Longest payload.
+    /// Longest payload, in bytes.
     pub payload_bytes_max: u64,
     /// Bytes of payloads of one run, until their outcomes are acknowledged.
     pub run_payload_bytes_max: u64,
@@ -208,8 +208,8 @@ impl Whole {
 mod tests {
     use super::*;
 
-    /// The defaults are part of what a log means: they stand for what it leaves
-    /// out. Another one needs a feature level.
+    /// The defaults are part of a log's meaning: they stand for what it leaves
+    /// out. Changing one needs a feature level.
     #[test]
     fn the_defaults_stay_what_they_are() {
         let CoordinationLimits {

@@ -1,4 +1,4 @@
-//! Which voters answer: the words are the same in every command, agent and
+//! Which voters answer: the text is the same in every command, agent and
 //! library.
 
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use crate::name::NodeId;
 use crate::span::span;
 
 /// Which voters answer, as the answering node knows it without any quorum: the
-/// leader by what its followers answer, another node by its leader's word or,
+/// leader by what its followers answer, another node by its leader's report or,
 /// without one, by asking the voters itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

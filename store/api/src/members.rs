@@ -1,4 +1,4 @@
-//! Who was in a generation, and with which rank, in few bytes: jobs of many
+//! The members of a generation and their ranks, in few bytes: jobs of many
 //! thousand processes have long stretches in which process, incarnation and
 //! rank grow together.
 
@@ -29,7 +29,7 @@ pub struct Members(Arc<Stretches<MemberStretch>>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemberStretch {
-    /// The first process.
+    /// First process of the stretch.
     pub process: ProcessId,
     /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
@@ -44,21 +44,21 @@ pub struct MemberStretch {
 pub struct MembersChange {
     /// The first generation that had the earlier one.
     pub from: Generation,
-    /// Who is no longer in it.
+    /// Members that are no longer in it.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub left: Members,
-    /// Who is in it now.
+    /// Members that are new in it.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub joined: Members,
 }
 
-/// Why stretches are no list of members.
+/// Why stretches do not make a list of members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the stretches are empty, overlap, are out of order, or hold more than {MEMBERS_MAX}")]
 pub struct MembersError;
 
 impl Members {
-    /// How many.
+    /// Number of members.
     pub fn len(&self) -> usize {
         self.0.count
     }
@@ -89,7 +89,7 @@ impl Members {
         self.find(process).is_some_and(|(_, found)| found == incarnation)
     }
 
-    /// The stretches.
+    /// The stretches, in order of the processes.
     pub fn stretches(&self) -> &[MemberStretch] {
         &self.0.all
     }
@@ -241,13 +241,12 @@ impl From<Ranks> for Vec<RankStretch> {
     }
 }
 
-/// Stretches, and how many they stand for: what is wanted of them is found
-/// without walking over all, though each may be of one.
+/// Stretches with running counts: a lookup need not walk over all of them.
 struct Stretches<T> {
     all: Vec<T>,
-    /// How many stand before each.
+    /// Number of members before each stretch.
     before: Vec<usize>,
-    /// How many they are together.
+    /// Number of members in all stretches.
     count: usize,
     /// As they are sent, once they were sent.
     packed: OnceLock<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Names of jobs and runs, and where keys live.
+//! Names of jobs and runs, and the scope that keys belong to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,9 +24,9 @@ pub struct Name(String);
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// What an agent's `--run` says for a new run, and for the one in which the hosts
-/// of a job meet. Whoever names a run does not call it so.
+/// of a job meet. Not for use as the name of a run.
 pub const RUN_NEW: &str = "new";
-/// See [`RUN_NEW`].
+/// The value for the run in which the hosts of a job meet; see [`RUN_NEW`].
 pub const RUN_AUTO: &str = "auto";
 
 /// Why a text is not a [`Name`].
@@ -37,7 +37,7 @@ pub const RUN_AUTO: &str = "auto";
 pub struct NameError(String);
 
 impl Name {
-    /// The text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -86,11 +86,11 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Where keys live: a run of a job.
+/// The scope of keys: a run of a job.
 ///
-/// Without a run it means the job's open run. A write to a job that never had
-/// a run opens the named one, or one called `default`; a write never opens a
-/// run beside existing ones, since that would fence whoever works there.
+/// Without a run it means the job's open run. A write to a job that never had a
+/// run opens the named one, or one called `default`; a write never opens a run
+/// beside existing ones, since that would fence their writers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Scope {

@@ -1,4 +1,4 @@
-//! What a command came to. Applying never fails: a refusal is an outcome.
+//! The outcome of a command. Applying never fails: a refusal is an outcome.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,67 +17,67 @@ use crate::run::{RunHeld, RunOverCause};
 pub struct Answer {
     /// Revision after the command: its own if it changed something.
     pub revision: Revision,
-    /// What it came to.
+    /// Outcome of the command.
     pub outcome: Outcome,
     /// True if the session table gave the answer of an earlier try.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replayed: bool,
 }
 
-/// What a command came to, by family.
+/// The outcome of a command, by family.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Of a key-value command.
+    /// Outcome of a key-value command.
     Kv(KvOutcome),
-    /// Of a pipeline: one for each of its commands, in their order.
+    /// Outcomes of a pipeline: one for each of its commands, in their order.
     Pipeline(Vec<Pipelined>),
-    /// Of a session command.
+    /// Outcome of a session command.
     Session(SessionOutcome),
-    /// Of a run command.
+    /// Outcome of a run command.
     Run(RunOutcome),
-    /// Of a cluster command.
+    /// Outcome of a cluster command.
     Cluster(ClusterOutcome),
-    /// Of a lease command.
+    /// Outcome of a lease command.
     Lease(LeaseOutcome),
-    /// Of a process command.
+    /// Outcome of a process command.
     Process(ProcessOutcome),
-    /// Of a round command.
+    /// Outcome of a round command.
     Round(RoundOutcome),
     /// The command changed nothing, and why.
     Refused(Refusal),
 }
 
-/// What one command of a pipeline came to.
+/// The outcome of one command of a pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Pipelined {
     /// Revision after the command: its own if it changed something.
     pub revision: Revision,
-    /// What it came to: of a key-value command, or refused.
+    /// Outcome of a key-value command, or a refusal.
     pub outcome: PipelinedOutcome,
 }
 
-/// What a command of a pipeline can come to.
+/// A possible outcome of a command of a pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PipelinedOutcome {
     /// It was carried out.
     Kv(KvOutcome),
-    /// The command changed nothing, and why. Those behind it are carried out.
+    /// The command changed nothing, and why. The commands after it are applied.
     Refused(Refusal),
 }
 
-/// What a key-value command came to.
+/// The outcome of a key-value command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum KvOutcome {
-    /// Put, append, multi-put.
+    /// Outcome of a put, an append or a multi-put.
     Written,
-    /// Add.
+    /// Outcome of an add.
     Added {
         /// Number after the addition.
         value: i64,
@@ -91,24 +91,24 @@ pub enum KvOutcome {
         /// Revision of the key's last change; 0 if it is absent.
         modified: Revision,
     },
-    /// Delete.
+    /// Outcome of a delete.
     Deleted {
         /// Whether there was anything to delete.
         existed: bool,
     },
-    /// Queue push.
+    /// Outcome of a queue push.
     Pushed {
         /// Length with the new value.
         length: u64,
     },
-    /// Queue pop.
+    /// Outcome of a queue pop.
     Popped {
-        /// Length before.
+        /// Length before the pop.
         length: u64,
         /// The front, if there was one.
         value: Option<Blob>,
     },
-    /// Transaction.
+    /// Outcome of a transaction.
     Transaction {
         /// Whether the comparisons held.
         succeeded: bool,
@@ -117,36 +117,36 @@ pub enum KvOutcome {
     },
 }
 
-/// What a step of a transaction came to.
+/// The outcome of a step of a transaction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TransactionOutcome {
-    /// Get.
+    /// Outcome of a get.
     Value {
         /// The value; none if the key is absent.
         value: Option<Blob>,
     },
-    /// Put and append.
+    /// Outcome of a put or an append.
     Written,
-    /// Add.
+    /// Outcome of an add.
     Added {
         /// Number after the addition.
         value: i64,
     },
-    /// Delete.
+    /// Outcome of a delete.
     Deleted {
         /// Whether there was anything to delete.
         existed: bool,
     },
 }
 
-/// What a session command came to.
+/// The outcome of a session command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SessionOutcome {
-    /// Open.
+    /// Outcome of opening a session.
     Opened {
         /// Id of the session.
         session: SessionId,
@@ -155,20 +155,20 @@ pub enum SessionOutcome {
         /// How many sequences from `ack` on may be in use.
         window: u64,
     },
-    /// Keep-alive.
+    /// Outcome of a keep-alive.
     Kept,
-    /// Close and expire; also if it was gone already.
+    /// Outcome of closing or expiring a session; also if it was gone already.
     Closed,
     /// An expiry that no longer held.
     StillInUse,
 }
 
-/// What a run command came to.
+/// The outcome of a run command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunOutcome {
-    /// Open.
+    /// Outcome of opening or joining a run.
     Opened {
         /// Name of the run, unique within its job.
         run: Name,
@@ -178,13 +178,13 @@ pub enum RunOutcome {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended: Option<Name>,
     },
-    /// End.
+    /// Outcome of ending a run.
     Ended,
-    /// Delete, and purge.
+    /// Outcome of deleting or purging a run.
     Deleted,
     /// A purge that no longer held.
     Kept,
-    /// Delete of a job.
+    /// Outcome of deleting a job.
     JobDeleted {
         /// Runs deleted by this command.
         runs: u64,
@@ -193,12 +193,12 @@ pub enum RunOutcome {
     },
 }
 
-/// What a cluster command came to.
+/// The outcome of a cluster command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ClusterOutcome {
-    /// Done.
+    /// The command was carried out.
     Done,
 }
 
@@ -257,7 +257,7 @@ pub enum Refusal {
         /// Value of the limit that was exceeded.
         limit: u64,
     },
-    /// No such job.
+    /// The job does not exist.
     #[error("there is no job {job} (`holdfast job list` shows all)")]
     JobNotFound {
         /// Name of the job.
@@ -294,7 +294,7 @@ pub enum Refusal {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Name>,
     },
-    /// Nobody enters a run that has ended, or whose last agent has left for
+    /// No process enters a run that has ended, or whose last agent has left for
     /// good.
     #[error(
         "run {run} of job {job} is over: {}; start a new run: leave --run out, or give a name never used before",
@@ -305,7 +305,7 @@ pub enum Refusal {
         job: Name,
         /// Name of the run, unique within its job.
         run: Name,
-        /// How it came to its end.
+        /// Cause of its end.
         cause: RunOverCause,
         /// How long ago, in log time; none if that is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -363,15 +363,15 @@ pub enum Refusal {
         "the cluster is at feature level {level}, the command needs {needed}: upgrade every node first"
     )]
     FeatureLevel {
-        /// The level.
+        /// Feature level of the cluster.
         level: u32,
-        /// What it takes.
+        /// Lowest level that allows the command.
         needed: u32,
     },
     /// The cluster was founded before.
     #[error("the cluster already has the id {cluster_id}")]
     AlreadyFounded {
-        /// Its id.
+        /// Id that the cluster has.
         cluster_id: String,
     },
     /// A node id is used once.
@@ -466,7 +466,7 @@ pub enum Refusal {
         process: ProcessId,
         /// Number of the call in its incarnation, from 1.
         call: u64,
-        /// The lowest call that can be heard of.
+        /// The lowest call whose outcome is still kept.
         ack: u64,
     },
     /// The same call came before, with another round or payload.
@@ -489,7 +489,7 @@ pub enum Refusal {
         /// The call that waits.
         call: u64,
     },
-    /// The round is not among this process.
+    /// The process is not in the scope of the round.
     #[error("process {process} is not one of those that round {round} is among")]
     NotAmong {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
@@ -497,8 +497,8 @@ pub enum Refusal {
         /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
     },
-    /// The process has gone to an advance since that generation: its part in
-    /// rounds among it is over.
+    /// The process has gone to an advance since that generation: it takes no
+    /// part in rounds among it any more.
     #[error(
         "process {process} has gone to an advance since generation {generation}: its part in round {round} among it is over"
     )]
@@ -510,7 +510,7 @@ pub enum Refusal {
         /// The generation that the round is among.
         generation: Generation,
     },
-    /// The terms cannot be met by anybody.
+    /// No process can meet the terms.
     #[error("the terms are not valid: {why}")]
     TermsInvalid {
         /// Why, and what to do.

@@ -1,7 +1,7 @@
 //! Defects that `holdfast-chaos` and the simulator have to find, one at a time:
 //! each is the product as it is, with one thing wrong. No program that is shipped
 //! has the feature `planted`: there [`planted!`](crate::planted!) is `false`, and
-//! nobody knows what a defect is called.
+//! no defect has a name.
 
 /// The environment variable that names the defect of a process.
 #[cfg(feature = "planted")]

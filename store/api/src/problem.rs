@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::name::NodeId;
 use crate::outcome::Refusal;
 
-/// When what found no room may be asked again, in milliseconds.
+/// Pause before a request that found no room may be sent again, in milliseconds.
 const OVERLOADED_RETRY_MS: u64 = 50;
 const NO_SPACE_RETRY_MS: u64 = 1_000;
 
-/// An error as it travels. Its `code` is stable, its `message` is for people.
+/// An error as it is sent. Its `code` is stable, its `message` is for people.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[error("{message}")]
@@ -32,12 +32,12 @@ pub struct Problem {
     /// The leader, if the answering node knows one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<LeaderHint>,
-    /// The state machine's own words, if it refused.
+    /// The state machine's refusal, if it refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
 }
 
-/// Where the leader is.
+/// Id and address of the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaderHint {
@@ -118,11 +118,11 @@ pub enum Code {
     Superseded,
     /// The generation is not kept.
     GenerationUnknown,
-    /// The round cannot close without somebody who waits in an advance.
+    /// The round cannot close without a process that waits in an advance.
     Regroup,
     /// The held generation must not be used any more.
     Revoked,
-    /// Those at a held round want different things.
+    /// Arrivals at a held round have different specs.
     SpecMismatch,
     /// The job is over: a standby need not wait any longer.
     Over,
@@ -131,7 +131,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code as it travels.
+    /// The code as it is sent.
     pub fn as_str(self) -> &'static str {
         match self {
             Code::NotLeader => "not_leader",
@@ -194,23 +194,23 @@ impl Problem {
         Problem { retryable: true, ..Problem::refused(code, message) }
     }
 
-    /// There is more to do than room for it: nothing was done, and the same may find
+    /// There is more work than room: nothing was done, and the same request may find
     /// room after a moment.
     pub fn overloaded(message: impl Into<String>) -> Self {
         Problem::retryable(Code::Overloaded, message).after_ms(OVERLOADED_RETRY_MS)
     }
 
-    /// The cluster has no room for what adds: nothing was done.
+    /// The cluster has no room for additions: nothing was done.
     pub fn no_space(message: impl Into<String>) -> Self {
         Problem::retryable(Code::NoSpace, message).after_ms(NO_SPACE_RETRY_MS)
     }
 
-    /// The same problem, which may have passed in so many milliseconds.
+    /// The same problem, which may have passed after this many milliseconds.
     pub fn after_ms(self, retry_after_ms: u64) -> Self {
         Problem { retry_after_ms: Some(retry_after_ms), ..self }
     }
 
-    /// A problem after which nobody knows whether the request had an effect.
+    /// A problem after which it is unknown whether the request had an effect.
     /// Retrying it inside its session is safe.
     pub fn unknown(code: Code, message: impl Into<String>) -> Self {
         Problem {

@@ -1,4 +1,4 @@
-//! Processes: who takes part in a run, and how each of them ended.
+//! Processes: which ones take part in a run, and how each of them ended.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -19,7 +19,7 @@ pub type ProcessId = u32;
 /// never reused.
 pub type Incarnation = u64;
 
-/// What a process says of itself when it registers: device, domain, segment.
+/// What a process reports of itself when it registers: device, domain, segment.
 /// Read by rank assignment and by people.
 pub type Labels = BTreeMap<String, String>;
 
@@ -40,7 +40,7 @@ pub enum Role {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It said that it leaves.
+    /// It left in order.
     Left,
     /// It left by an exception that its program did not handle.
     Raised {
@@ -49,16 +49,16 @@ pub enum Cause {
     },
     /// It exited with this code.
     Exited {
-        /// The exit code.
+        /// Exit code of the program.
         code: i32,
     },
     /// A signal ended it.
     Signaled {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
-    /// It is gone, and nobody saw how: its connection to the agent closed, or
-    /// it is not a child of the agent.
+    /// It is gone, and its exit was not seen: its connection to the agent
+    /// closed, or it is not a child of the agent.
     Gone,
     /// Its agent ended it because it made no progress.
     Unresponsive {
@@ -71,7 +71,7 @@ pub enum Cause {
     LeaseRevoked,
     /// A later incarnation took its place.
     Superseded {
-        /// That one.
+        /// The later incarnation.
         by: Incarnation,
     },
     /// A round closed without it at its deadline.
@@ -98,7 +98,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Bytes of its words.
+    /// Bytes of the texts in it.
     pub fn bytes(&self) -> usize {
         match self {
             Cause::Raised { error } => error.len(),
@@ -108,7 +108,7 @@ impl Cause {
         }
     }
 
-    /// Whether it was done, and nobody is to take its place.
+    /// Whether it finished its work, and no process is to take its place.
     pub fn is_clean(&self) -> bool {
         matches!(self, Cause::Left | Cause::Exited { code: 0 })
     }
@@ -140,7 +140,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Words from outside, without line breaks and what else steers a terminal.
+/// Text from outside, without line breaks and what else steers a terminal.
 pub(crate) struct OneLine<'a>(pub &'a str);
 
 impl fmt::Display for OneLine<'_> {
@@ -161,8 +161,8 @@ pub enum ProcessCommand {
         /// Its number; without one, the next above all that the run ever used.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<ProcessId>,
-        /// Chosen at random; a protocol that brings an incarnation of its own
-        /// keeps it here.
+        /// Chosen at random; a protocol with incarnations of its own keeps them
+        /// here.
         nonce: Nonce,
         /// The incarnation that this one replaces, dead or alive; 0 = the
         /// process was never there.
@@ -174,24 +174,24 @@ pub enum ProcessCommand {
         /// Whether it counts in rounds (active) or waits to be promoted.
         #[serde(default, skip_serializing_if = "is_default_role")]
         role: Role,
-        /// What it says of itself.
+        /// Its labels, as it reports them.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         labels: Labels,
         /// The numbers that it gives to rounds over all active processes.
         #[serde(default, skip_serializing_if = "is_default")]
         policy: Box<Policy>,
     },
-    /// Its agent says that processes ended. One command for all that ended
+    /// Its agent reports that processes ended. One command for all that ended
     /// together: no round sees one of them without the others.
     End {
         /// The lease that all of them are attached to.
         lease: LeaseId,
-        /// Who, and how. One that has ended before stays as it was.
+        /// Which ended, and how. One that has ended before stays as it was.
         ends: Vec<ProcessEnd>,
     },
-    /// An operator ends a process, whoever holds it.
+    /// An operator ends a process, on any lease.
     Remove {
-        /// Job and run.
+        /// Job and run of the process.
         scope: Scope,
         /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
@@ -202,7 +202,7 @@ pub enum ProcessCommand {
     },
 }
 
-/// One end, as its agent tells it.
+/// One end, as its agent reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcessEnd {
@@ -212,17 +212,17 @@ pub struct ProcessEnd {
     pub incarnation: Incarnation,
     /// Cause of its end.
     pub cause: Cause,
-    /// Somebody saw it exit: nothing that it held runs any more.
+    /// Its exit was seen: nothing that it held runs any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exit_seen: bool,
 }
 
-/// What a process command came to.
+/// The outcome of a process command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessOutcome {
-    /// Register.
+    /// Outcome of a registration.
     Registered {
         /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
@@ -231,7 +231,7 @@ pub enum ProcessOutcome {
         /// The revision of its registration: this incarnation's start.
         since: Revision,
     },
-    /// End and remove.
+    /// Outcome of an end or a removal.
     Ended {
         /// How many ended by this command.
         ended: u64,
@@ -272,7 +272,7 @@ pub struct ProcessInfo {
     /// The rounds that it waits in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_in: Vec<Blob>,
-    /// What it says of itself.
+    /// Its labels, as it reported them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: Labels,
 }

@@ -20,7 +20,7 @@ use crate::run::RunOverCause;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Read {
-    /// One key.
+    /// One key with its value.
     Get {
         /// Job and run that the keys belong to.
         scope: Scope,
@@ -38,7 +38,7 @@ pub enum Read {
     Check {
         /// Job and run that the keys belong to.
         scope: Scope,
-        /// The keys.
+        /// Keys that must all exist.
         keys: Vec<Blob>,
     },
     /// Keys in byte order, a page at a time.
@@ -47,7 +47,7 @@ pub enum Read {
         scope: Scope,
         /// Only keys that start with this.
         prefix: Blob,
-        /// Only keys behind this one: the `next` of the page before.
+        /// Only keys after this one: the `next` of the page before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Blob>,
         /// Most entries wanted; 0 = as many as the limits allow.
@@ -80,9 +80,9 @@ pub enum Read {
     },
     /// Processes of a run, in order, a page at a time.
     Processes {
-        /// Job and run.
+        /// Job and run to list.
         scope: Scope,
-        /// Only processes behind this one.
+        /// Only processes after this one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<ProcessId>,
         /// Most wanted; 0 = as many as the limits allow.
@@ -91,12 +91,12 @@ pub enum Read {
     },
     /// Open rounds of a run, in byte order of their names.
     Rounds {
-        /// Job and run.
+        /// Job and run to list.
         scope: Scope,
         /// Only those of this name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         round: Option<Blob>,
-        /// Count who has arrived, and do not list them.
+        /// Count the arrivals, and do not list them.
         #[serde(default, skip_serializing_if = "is_false")]
         brief: bool,
     },
@@ -113,30 +113,30 @@ pub enum Read {
     },
     /// A closed round, with its members, while its outcome is kept.
     Closed {
-        /// Job and run.
+        /// Job and run of the round.
         scope: Scope,
         /// Generation of the round: one counter per job, never reused.
         generation: Generation,
-        /// With what the members brought.
+        /// Include the members' payloads.
         #[serde(default)]
         payloads: bool,
     },
-    /// The job's latest iteration. Changes nothing and waits for nobody.
+    /// The job's latest iteration. Changes nothing and does not wait.
     Iteration {
-        /// Job and run.
+        /// Job and run to answer for.
         scope: Scope,
-        /// Who asks, for `member` in the answer.
+        /// The process that asks, for `member` in the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<ProcessId>,
         /// Which of its incarnations.
         #[serde(default)]
         incarnation: Incarnation,
     },
-    /// Events of a job behind a revision, oldest first, a page at a time.
+    /// Events of a job after a revision, oldest first, a page at a time.
     Events {
         /// Name of the job.
         job: Name,
-        /// Only events behind this revision.
+        /// Only events after this revision.
         #[serde(default)]
         after: Revision,
         /// Most wanted; 0 = as many as the limits allow. Events of one
@@ -144,11 +144,11 @@ pub enum Read {
         #[serde(default)]
         limit: u64,
     },
-    /// What a lease has to tell its holder.
+    /// What was decided for a lease, for its holder.
     Feed {
         /// Id of the lease.
         lease: LeaseId,
-        /// Only what was decided behind this revision.
+        /// Only what was decided after this revision.
         since: Revision,
         /// Generations whose members the reader has.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -158,12 +158,12 @@ pub enum Read {
     /// lost now and all others arrived. Decided by the rule that closes rounds;
     /// changes nothing.
     Plan {
-        /// Job and run.
+        /// Job and run to plan for.
         scope: Scope,
-        /// Hosts to think away.
+        /// Hosts to take as lost.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         without_hosts: Vec<String>,
-        /// Processes to think away.
+        /// Processes to take as lost.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         without: Vec<ProcessId>,
     },
@@ -185,7 +185,7 @@ pub struct ReadAnswer {
     /// Log time at that revision; 0 from an earlier version.
     #[serde(default)]
     pub time_ms: LogTime,
-    /// The answer.
+    /// The answer, or why there is none.
     pub outcome: ReadOutcome,
 }
 
@@ -198,28 +198,28 @@ pub enum ReadOutcome {
     Entry(Option<KeyEntry>),
     /// Multi-get, in the order asked.
     Entries(Vec<Option<KeyEntry>>),
-    /// Check.
+    /// To `Check`.
     Checked {
-        /// Whether all exist.
+        /// Whether all keys exist.
         all_exist: bool,
     },
-    /// List.
+    /// To `List`.
     Page {
         /// Entries in byte order of their keys.
         entries: Vec<KeyEntry>,
         /// Pass as `after` to go on; none at the end.
         next: Option<Blob>,
     },
-    /// Count and queue length.
+    /// To `Count` and `QueueLength`.
     Count {
-        /// The number.
+        /// Number of keys or values.
         count: u64,
     },
-    /// Jobs.
+    /// To `Jobs`.
     Jobs(Vec<JobInfo>),
-    /// Runs.
+    /// To `Runs`.
     Runs(Vec<RunInfo>),
-    /// Processes.
+    /// To `Processes`.
     Processes {
         /// A page of them.
         processes: Vec<ProcessInfo>,
@@ -227,17 +227,17 @@ pub enum ReadOutcome {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next: Option<ProcessId>,
     },
-    /// Rounds.
+    /// To `Rounds`.
     Rounds(Vec<RoundInfo>),
-    /// Held rounds.
+    /// To `Held`.
     Held(Vec<HeldInfo>),
     /// Closed, and plan: what would close.
     Closed(Box<Closed>),
-    /// What would be.
+    /// Plan: what the next advance would give.
     Plan(Box<Plan>),
-    /// Iteration.
+    /// To `Iteration`.
     Iteration(IterationInfo),
-    /// Events.
+    /// To `Events`.
     Events {
         /// A page of them.
         events: Vec<Event>,
@@ -247,7 +247,7 @@ pub enum ReadOutcome {
         /// Pass as `after` to go on: the last revision looked at.
         upto: Revision,
     },
-    /// Feed.
+    /// To `Feed`.
     Feed(Feed),
     /// The question cannot be answered here.
     Refused(Refusal),
@@ -274,9 +274,9 @@ pub struct KeyEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobInfo {
-    /// Its name.
+    /// Name of the job.
     pub job: Name,
-    /// Its open run.
+    /// Its open run; none if no run is open.
     pub open_run: Option<Name>,
     /// Runs, ended ones included.
     pub runs: u64,
@@ -320,28 +320,28 @@ pub struct RunInfo {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Plan {
-    /// What it would wait for, with all who live there; none = it would close
-    /// at once.
+    /// What it would wait for, with all live processes there; none = it would
+    /// close at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<WaitsFor>,
     /// How it would close, at once or when that time is over; none = not
-    /// without others.
+    /// without further processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<Closed>,
 }
 
-/// What a wait waits for. A wait is a read that answers once it is true.
+/// The condition of a wait. A wait is a read that answers once it is true.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Condition {
     /// Key: any bytes, up to `key_bytes_max`.
     pub key: Blob,
-    /// What must become of it.
+    /// What must become true of it.
     #[serde(default)]
     pub until: Until,
 }
 
-/// What must become of a key.
+/// What must become true of a key.
 ///
 /// Once seen true it counts as met, whatever happens to the key afterwards: a
 /// key that is set and deleted at once still releases its waiters, as in

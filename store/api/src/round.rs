@@ -18,8 +18,8 @@ use crate::terms::{Policy, Terms};
 /// never reused.
 pub type Generation = u64;
 
-/// A command on rounds. Nothing here waits: an arrival is answered at once,
-/// and what it came to is read from its lease's feed.
+/// A command on rounds. Nothing here waits: an arrival is answered at once, and
+/// its outcome is read from its lease's feed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -33,30 +33,29 @@ pub enum RoundCommand {
         /// What the round is.
         #[serde(default, skip_serializing_if = "is_default")]
         terms: Box<Terms>,
-        /// Who arrives.
+        /// The processes that arrive.
         arrivals: Vec<Arrival>,
     },
-    /// Callers do not want to wait any longer. A call whose round has closed
-    /// keeps its outcome.
+    /// Callers stop waiting. A call whose round has closed keeps its outcome.
     Withdraw {
         /// The lease that all of them are attached to.
         lease: LeaseId,
-        /// Which calls.
+        /// Calls to withdraw.
         calls: Vec<CallId>,
     },
     /// Outcomes up to here were received: they need not be kept.
     Acknowledge {
         /// The lease that all of them are attached to.
         lease: LeaseId,
-        /// The lowest call of each process that it still wants to hear of.
+        /// The lowest call of each process whose outcome it still wants.
         calls: Vec<CallId>,
     },
-    /// Members let go of generations that they hold. Names incarnations, alive
-    /// or ended, and any session may say it.
+    /// Members release generations that they hold. Names incarnations, alive or
+    /// ended; any session may send it.
     Release {
         /// The job, and a run of it.
         scope: Scope,
-        /// Who, and of what. One that it holds no more stays as it is.
+        /// Who releases what. What is not held any more stays as it is.
         releases: Vec<Release>,
         /// Why nothing of it runs any more.
         #[serde(default, skip_serializing_if = "is_default")]
@@ -69,16 +68,16 @@ pub enum RoundCommand {
         scope: Scope,
         /// Generation of the round: one counter per job, never reused.
         generation: Generation,
-        /// The member that says so; none = an operator.
+        /// The member that revokes it; none = an operator.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Member>,
-        /// Why.
+        /// Why it must not be used any more.
         reason: String,
     },
     /// The leader's own: a time that the round waits for has come, if it still
     /// waits for that very time.
     Deadline {
-        /// Job and run.
+        /// Job and run of the round.
         scope: Scope,
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
@@ -107,7 +106,7 @@ pub struct Arrival {
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub payload: Blob,
     /// Of a held round: the generation that it still holds, intact and ready;
-    /// 0 = none. With any other than the one that is held it lets go of that.
+    /// 0 = none. It releases any other generation of the round.
     #[serde(default, skip_serializing_if = "is_default")]
     pub holds: Generation,
 }
@@ -124,7 +123,7 @@ pub struct CallId {
     pub call: u64,
 }
 
-/// What a round command came to.
+/// The outcome of a round command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -155,8 +154,8 @@ pub enum ArrivalAnswer {
     Refused(Refusal),
 }
 
-/// What a lease has to tell its holder: everything decided after a revision,
-/// as far as it is not acknowledged, in the order of the log.
+/// Everything decided for a lease after a revision, as far as it is not
+/// acknowledged, in the order of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Feed {
@@ -176,14 +175,13 @@ pub struct Feed {
     pub held: Vec<HeldNews>,
 }
 
-/// Memberships that the reader of a feed keeps: those that it was told of last.
+/// Most memberships that the reader of a feed keeps: the latest that it was sent.
 pub const ROSTERS_MAX: usize = 16;
 
 impl Feed {
-    /// Keeps account of the memberships that a reader has, once it has read
-    /// this: the generations by which they are known (see
-    /// [`Closed::same_as`]), the latest told last. Whoever writes a feed counts
-    /// as its reader does.
+    /// Notes the memberships that a reader has once it has read this, by their
+    /// generations (see [`Closed::same_as`]), the latest last. The writer of a
+    /// feed keeps the same account as its reader.
     pub fn note_rosters(&self, have: &mut Vec<Generation>) {
         for closed in &self.closed {
             have.retain(|known| *known != closed.same_as);
@@ -207,7 +205,7 @@ pub struct Decision {
     pub round: Blob,
     /// Revision of the decision.
     pub at: Revision,
-    /// The decision.
+    /// How the call was decided.
     pub decided: Decided,
 }
 
@@ -233,7 +231,7 @@ pub enum Decided {
 pub struct RoundFailure {
     /// The generation that failed.
     pub generation: Generation,
-    /// Why.
+    /// Why its calls are void.
     #[serde(default, skip_serializing_if = "is_default")]
     pub why: FailedWhy,
     /// How many had arrived.
@@ -245,7 +243,7 @@ pub struct RoundFailure {
     /// How specs differ, if that is why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub specs: Option<SpecMismatch>,
-    /// How the generation was revoked that it was among, if that is why.
+    /// How the generation that it was among was revoked, if that is why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<Revocation>,
 }
@@ -258,12 +256,12 @@ pub enum FailedWhy {
     /// Its deadline has passed.
     #[default]
     Deadline,
-    /// It cannot close without somebody who waits in an advance: go there, too.
+    /// It cannot close without a process that waits in an advance: go there, too.
     Regroup,
     /// The last member of the job has left in order, and no active process is
     /// alive: a standby need not wait any longer.
     Over,
-    /// Those who have arrived at a held round want different things.
+    /// Arrivals at a held round have different specs.
     SpecMismatch,
     /// The generation that it was among was revoked.
     Revoked,
@@ -276,11 +274,11 @@ pub enum FailedWhy {
 pub enum WaitsFor {
     /// Processes that have not arrived: see `missing`.
     Arrivals {
-        /// How many.
+        /// How many have not arrived.
         missing: u32,
     },
-    /// Nobody is a member yet: the declared world, or `members_min` once the
-    /// last call is over.
+    /// The declared world, while there are no members, or `members_min` once
+    /// the last call is over.
     World {
         /// Members that it would have now.
         members: u32,
@@ -296,10 +294,10 @@ pub enum WaitsFor {
     Members {
         /// Members that it would have now.
         members: u32,
-        /// The minimum.
+        /// Fewest members that are enough.
         members_min: u32,
     },
-    /// Somebody who was lost, to come back.
+    /// A lost member, to come back.
     LastCall {
         /// Members that it would have now.
         members: u32,
@@ -315,21 +313,21 @@ pub enum WaitsFor {
         /// How many are needed.
         min: u32,
     },
-    /// A quorum: more than half of the living members of the latest one.
+    /// A quorum: more than half of the live members of the latest one.
     Majority {
         /// How many of them have arrived.
         arrived: u32,
-        /// How many of them live.
+        /// How many of them are alive.
         living: u32,
     },
-    /// Those who hold the present generation, to arrive or to let go of it.
+    /// The holders of the present generation, to arrive or to release it.
     Release {
         /// How many do neither.
         holders: u32,
-        /// How many of them have ended, and nobody saw their exit.
+        /// How many of them have ended, and their exit was not seen.
         ended: u32,
         /// Log time at which all of them count as stopped, in milliseconds; none
-        /// if somebody must say so.
+        /// if it must be reported.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         free_at_ms: Option<LogTime>,
         /// The generation was revoked.
@@ -355,7 +353,7 @@ pub struct Differing {
 /// Most missing processes that are listed one by one.
 pub const MISSING_LISTED_MAX: usize = 64;
 
-/// Somebody that a round waits for, or waited for.
+/// A process that a round waits for, or waited for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Missing {
@@ -394,7 +392,7 @@ pub enum ProcessState {
     NeverJoined,
 }
 
-/// The end of a process, as its agent hears of it.
+/// The end of a process, as its agent is notified of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ended {
@@ -424,7 +422,7 @@ pub struct RoundInfo {
     /// Among all active processes: the numbers that govern.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
-    /// Who has arrived with numbers that do not govern; the first
+    /// Arrivals with numbers that do not govern; the first
     /// `MISSING_LISTED_MAX`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differing: Vec<Differing>,
@@ -433,13 +431,13 @@ pub struct RoundInfo {
     /// How many have arrived.
     #[serde(default)]
     pub arrived_count: u32,
-    /// Who has arrived; left out of a brief answer.
+    /// Members that have arrived; left out of a brief answer.
     pub arrived: Members,
     /// How many are missing.
     pub missing_count: u32,
     /// The first of them, in order of their processes.
     pub missing: Vec<Missing>,
-    /// The next log time at which it looks again by itself.
+    /// The next log time at which it is looked at again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks_again_at_ms: Option<LogTime>,
     /// Log time of its deadline.
@@ -456,10 +454,10 @@ pub struct IterationInfo {
     /// The generation that began it, if it is of the run asked about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
-    /// Its members.
+    /// Members of the iteration.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub members: Members,
-    /// Their ranks.
+    /// Ranks of the members, in their order.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ranks: Ranks,
     /// Whether the incarnation that asks is a member.

@@ -2,19 +2,19 @@
 
 /// Agents and clients: the multiplexed stream (HTTP/1.1 `Upgrade`).
 pub const STREAM: &str = "/v1/stream";
-/// The status document.
+/// The [`Status`](crate::Status) document.
 pub const STATUS: &str = "/v1/status";
 /// Which voters answer, as the node knows it without asking.
 pub const MAJORITY: &str = "/v1/majority";
-/// The agents that are connected to the cluster, and who waits there.
+/// The agents that are connected to the cluster, and their waits.
 pub const AGENTS: &str = "/v1/agents";
 /// Alive: the process serves; never tied to the quorum.
 pub const LIVEZ: &str = "/livez";
 /// Ready: a leader is known, a linearizable read works, the log is applied.
 pub const READYZ: &str = "/readyz";
-/// Metrics, OpenMetrics text.
+/// Metrics as OpenMetrics text.
 pub const METRICS: &str = "/metrics";
-/// The OpenAPI document.
+/// The OpenAPI document of this node.
 pub const OPENAPI: &str = "/openapi.json";
 
 /// Request header: the session of a command sent by plain HTTP.

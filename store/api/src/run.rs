@@ -1,11 +1,10 @@
-//! Runs: how one is chosen, who holds it, and how it came to its end.
+//! Runs: how one is chosen, which agents hold it, and how it ended.
 
 use serde::{Deserialize, Serialize};
 
 use crate::name::Name;
 
-/// Leases of a run are counted up to here where somebody is told how many
-/// there are.
+/// Most leases of a run that are counted for an answer.
 pub const HOLDERS_COUNTED_MAX: usize = 1_000;
 
 /// Hosts that a refusal names.
@@ -21,8 +20,8 @@ pub enum RunChoice {
     /// run, and a host whose agent was lost comes back into its own.
     Auto,
     /// As [`RunChoice::Auto`], but a new one also where all agents of the open
-    /// one were lost: so hosts that start together meet, and a launch behind one
-    /// of which nothing is left finds none of its keys.
+    /// one were lost: hosts that start together meet, and a launch after one of
+    /// which nothing is left finds none of its keys.
     Held,
     /// A new one, under the job's next number.
     New,
@@ -30,7 +29,7 @@ pub enum RunChoice {
     Named(Name),
 }
 
-/// Who holds a run that another one would end.
+/// The agents that hold a run that another one would end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunHeld {
@@ -50,7 +49,7 @@ pub struct RunHeld {
     pub processes: u64,
 }
 
-/// How a run came to its end.
+/// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -62,7 +61,7 @@ pub enum RunOverCause {
     },
     /// Another run was opened.
     Followed {
-        /// That.
+        /// Name of that run.
         by: Name,
     },
     /// It was ended by itself.
@@ -78,7 +77,7 @@ impl std::fmt::Display for RunHeld {
             n => format!("{n} agents hold it"),
         };
         let more = if (hosts.len() as u64) < *leases { ", …" } else { "" };
-        // They are whatever somebody has said.
+        // Their agents chose these texts.
         let hosts: Vec<String> = hosts.iter().map(|host| host.escape_debug().to_string()).collect();
         let hosts = hosts.join(", ");
         write!(
@@ -89,7 +88,7 @@ impl std::fmt::Display for RunHeld {
     }
 }
 
-/// A stretch of time in words, as coarse as people say it.
+/// A duration in words, coarse.
 pub fn lasting(ms: u64) -> String {
     let seconds = ms / 1_000;
     match seconds {

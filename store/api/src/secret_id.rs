@@ -1,4 +1,4 @@
-//! Ids that nobody can guess: to know one is to speak for its holder.
+//! Ids that cannot be guessed: a client that knows one speaks for its holder.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,8 +28,8 @@ impl SecretId {
     pub const MAX: SecretId = SecretId::from_u128(u128::MAX);
 
     /// The id of the `count`th holder, which chose this nonce: the first 128 bits of the
-    /// SHA-256 of both. As hard to guess as the nonce, and nobody can choose a nonce
-    /// that gives an id of another count.
+    /// SHA-256 of both. As hard to guess as the nonce; no nonce can be chosen to give an
+    /// id of another count.
     pub fn of(nonce: Nonce, count: u64) -> SecretId {
         let parts = [nonce.0, nonce.1, count].map(u64::to_be_bytes);
         let digest = Sha256::digest(parts.as_flattened());
@@ -50,7 +50,7 @@ impl SecretId {
         number.map(SecretId::from_u128).ok_or(SecretIdError)
     }
 
-    /// As a number.
+    /// The id as a number.
     pub fn to_u128(self) -> u128 {
         u128::from(self.high) << 64 | u128::from(self.low)
     }

@@ -36,14 +36,14 @@ pub struct Status {
     pub joint: Option<Joint>,
 }
 
-/// A change of voters that is under way: a majority of either set is needed for
-/// everything.
+/// A change of voters that is under way: everything needs a majority of both
+/// sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Joint {
-    /// Who votes before it.
+    /// Voters before the change.
     pub from: Vec<NodeId>,
-    /// Who votes after it.
+    /// Voters after the change.
     pub to: Vec<NodeId>,
 }
 
@@ -77,8 +77,8 @@ impl Status {
     }
 }
 
-/// A learner whose log ends at most so many entries before the leader's has
-/// caught up: it may be promoted.
+/// A learner whose log ends at most this many entries before the leader's has
+/// caught up and may be promoted.
 pub const CAUGHT_UP_ENTRIES: u64 = 1_000;
 
 /// One node in the [`Status`].
@@ -154,7 +154,7 @@ impl NodeStatus {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NodeRole {
-    /// Leads.
+    /// Leads the cluster.
     Leader,
     /// Votes and follows.
     Follower,
@@ -162,7 +162,7 @@ pub enum NodeRole {
     Candidate,
     /// Follows without a vote.
     Learner,
-    /// Did not answer.
+    /// Did not answer the node that was asked.
     Unreachable,
 }
 

@@ -58,11 +58,11 @@ pub const LEVEL_SECRET_IDS: u32 = 5;
 /// The node's first frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The cluster.
+    /// Id of the cluster; empty before it is founded.
     pub cluster_id: String,
     /// The node that answers.
     pub node: NodeId,
-    /// Its version.
+    /// Version of the node.
     pub version: String,
     /// What it understands beyond the first version of this protocol.
     #[serde(default)]
@@ -84,7 +84,7 @@ pub struct Hello {
 pub struct Request {
     /// Chosen by the client, unique among its open requests on this stream.
     pub id: u64,
-    /// What is asked.
+    /// The question or the command.
     pub body: RequestBody,
 }
 
@@ -96,7 +96,7 @@ pub enum RequestBody {
     Propose(Proposal),
     /// Ask the state. Answered with `Read`.
     Read {
-        /// The question.
+        /// What to read.
         read: Read,
         /// Answer from this node's own state, however old.
         #[serde(default)]
@@ -123,34 +123,34 @@ pub enum RequestBody {
         /// The first revision wanted; none = from now on.
         #[serde(default)]
         from: Option<Revision>,
-        /// Its progress may be told in [`ReplyBody::Progress`]. An older node
-        /// does not know this, and tells the progress of each watch by itself.
+        /// Its progress may come in [`ReplyBody::Progress`]. An older node does
+        /// not know this, and sends the progress of each watch by itself.
         #[serde(default)]
         progress_together: bool,
     },
-    /// Answered with `Read` as soon as the lease has anything for its holder
-    /// behind `since`, and again whenever there is more behind the answer
-    /// before, until it is cancelled; the last answer says that the lease has
-    /// ended. Members that the reader has by its own answers (see
+    /// Answered with `Read` as soon as something was decided for the lease
+    /// after `since`, and again whenever there is more after the last answer,
+    /// until it is cancelled; the last answer says that the lease has ended.
+    /// Members that the reader has by its own answers (see
     /// [`Feed::note_rosters`](crate::Feed::note_rosters)) are left out. From
     /// [`MINOR_COORDINATION`] on.
     Feed {
         /// Id of the lease.
         lease: LeaseId,
-        /// Only what was decided behind this revision.
+        /// Only what was decided after this revision.
         since: Revision,
         /// Generations whose members the reader has.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         have: Vec<Generation>,
     },
-    /// Answered with `Read` as soon as the job's event log has anything behind
-    /// `after`, and again whenever there is more behind the answer before, until
-    /// it is cancelled. A job that is not there yet has no events. From
+    /// Answered with `Read` as soon as the job's event log has anything after
+    /// `after`, and again whenever there is more after the last answer, until it
+    /// is cancelled. A job that is not there yet has no events. From
     /// [`MINOR_EVENTS`] on.
     Events {
         /// Name of the job.
         job: Name,
-        /// Only events behind this revision.
+        /// Only events after this revision.
         after: Revision,
     },
     /// Answered with `LeaderChanged` as soon as the node knows a leader, and again
@@ -160,24 +160,24 @@ pub enum RequestBody {
     /// Ends a wait, a watch, a feed or a subscription of this stream. Not
     /// answered.
     Cancel {
-        /// Its request id.
+        /// Id of the request to end.
         request: u64,
     },
-    /// What an agent tells of itself, in the place of what it told before on
-    /// this stream. Not answered; from [`MINOR_REPORTS`] on.
+    /// An agent's report; replaces the one before on this stream. Not answered;
+    /// from [`MINOR_REPORTS`] on.
     Report(AgentReport),
     /// The status document, from any node.
     Status,
-    /// An operator's wish, to the leader.
+    /// An operator's request, to the leader.
     Admin(Admin),
 }
 
 /// An answer on a stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
-    /// The request's id.
+    /// Id of the request that this answers.
     pub id: u64,
-    /// The answer.
+    /// The answer, or a part of it.
     pub body: ReplyBody,
 }
 
@@ -205,7 +205,7 @@ impl WatchProgress {
     }
 }
 
-/// The answers.
+/// What a node can answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyBody {
@@ -233,7 +233,7 @@ pub enum ReplyBody {
     LeaderChanged {
         /// The term in which it leads.
         term: u64,
-        /// The leader.
+        /// The node that leads, and its address.
         leader: LeaderHint,
     },
     /// To `Status`.

@@ -1,4 +1,4 @@
-//! The terms of a round: who is waited for, when it closes, what is made of it.
+//! The terms of a round: its scope, when it closes, its conclusion.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use crate::hold::Hold;
 use crate::process::ProcessId;
 use crate::round::Generation;
 
-/// What a round is: who is waited for, when it closes, what comes out.
+/// What a round is: who is waited for, when it closes, how it concludes.
 ///
-/// Together with its name, `among`, `conclusion`, whether `rule` is a quorum and
-/// whether it is held are the identity of a round: those who arrive with others are in another
-/// round. The rest are numbers in which callers may differ: the most frequent
-/// variant among those who have arrived governs, ties to the lowest process.
+/// Its name, `among`, `conclusion`, whether `rule` is a quorum and whether it is held
+/// identify a round: an arrival that differs in one of them is in another round. The
+/// rest are numbers in which callers may differ: the most frequent variant among the
+/// arrivals governs, ties to the lowest process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -19,19 +19,19 @@ pub struct Terms {
     /// The scope: whose round it is.
     #[serde(skip_serializing_if = "is_default")]
     pub among: Among,
-    /// When it closes.
+    /// When the round closes.
     #[serde(skip_serializing_if = "is_default")]
     pub rule: Rule,
     /// Members of a set or a generation that are dead or have left block it,
     /// too.
     #[serde(skip_serializing_if = "is_default")]
     pub require_all: bool,
-    /// When patience ends, and how; none = never. With all there who are
-    /// needed it closes then: a deadline cuts last calls and settling short,
-    /// but not the wait for the declared world.
+    /// When waiting ends, and how; none = never. It then closes if all that are
+    /// needed are there: a deadline cuts last calls and settling short, but not
+    /// the wait for the declared world.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Deadline>,
-    /// What is made of the closed round.
+    /// The conclusion of the closed round.
     #[serde(skip_serializing_if = "is_default")]
     pub conclusion: Conclusion,
     /// Its generation is held when it has closed: of a communicator or a lock
@@ -40,16 +40,16 @@ pub struct Terms {
     pub hold: Option<Hold>,
 }
 
-/// The numbers that a process gives when it registers. Governing are those of
-/// most of the living processes that have been members longest; before anybody
-/// is a member, of most of the live active processes, or else of the standbys
+/// The numbers that a process gives when it registers. The most frequent ones
+/// govern among the live processes that have been members longest; before there
+/// are members, among the live active processes, or else among the standbys
 /// that have arrived. Ties go to the lowest process. All numbers go together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Policy {
-    /// The declared world: while nobody is a member, a round over all active
-    /// processes waits for so many; standbys are promoted up to it. 0 = not
+    /// The declared world: while there are no members, a round over all active
+    /// processes waits for this many; standbys are promoted up to it. 0 = not
     /// declared.
     #[serde(skip_serializing_if = "is_default")]
     pub world: u32,
@@ -67,19 +67,19 @@ pub struct Policy {
     /// processes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assignment: Vec<AssignmentStep>,
-    /// With fewer ranks than this nobody takes part; 0 counts as 1.
+    /// With fewer ranks than this no process takes part; 0 counts as 1.
     #[serde(skip_serializing_if = "is_default")]
     pub active_min: u32,
     /// Most incidents of the job before an advance says stop: an advance that
-    /// lost or replaced somebody is one, however many it were. 0 = no limit.
+    /// lost or replaced members is one, however many there were. 0 = no limit.
     #[serde(skip_serializing_if = "is_default")]
     pub restarts_max: u32,
-    /// Only incidents of so many milliseconds of log time count; 0 = all.
+    /// Only incidents within this many milliseconds of log time count; 0 = all.
     #[serde(skip_serializing_if = "is_default")]
     pub restarts_window_ms: u64,
 }
 
-/// Whose round it is.
+/// The scope of a round.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -92,8 +92,8 @@ pub enum Among {
     Set(Vec<ProcessId>),
     /// The members of this generation of a round among all active processes, in
     /// these incarnations, or of a generation that is held; of an advance,
-    /// those that have a rank. Whoever has gone to an advance since has no part
-    /// in it any more.
+    /// those that have a rank. A member that has gone to an advance since takes
+    /// no part any more.
     Generation(Generation),
 }
 
@@ -105,8 +105,8 @@ pub enum Rule {
     /// When every live process that it is among has arrived.
     #[default]
     All,
-    /// At `max` arrivals, or `settle_ms` of log time after `min`. Who is not
-    /// there is left out of this generation, and stays alive.
+    /// At `max` arrivals, or `settle_ms` of log time after `min`. A process
+    /// that is not there is left out of this generation, and stays alive.
     Quorum {
         /// Enough to go on with.
         min: u32,
@@ -118,14 +118,14 @@ pub enum Rule {
     },
 }
 
-/// The end of a round's patience.
+/// The deadline of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Deadline {
     /// Log time after the first arrival that counts, in milliseconds, from 1.
     /// A standby does not count: it waits as long as it takes.
     pub after_ms: u64,
-    /// What happens then.
+    /// What happens at the deadline.
     #[serde(default)]
     pub then: AtDeadline,
 }
@@ -135,7 +135,7 @@ pub struct Deadline {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AtDeadline {
-    /// All waiting calls fail, and are told who was missing.
+    /// All waiting calls fail, with a list of the missing.
     #[default]
     Fail,
     /// If more than half of the live active processes, and at least the
@@ -144,18 +144,18 @@ pub enum AtDeadline {
     Evict,
 }
 
-/// What is made of a closed round: a pure function of it.
+/// The conclusion of a closed round: a pure function of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
-    /// Who was there: `live_processes`, a barrier.
+    /// The list of members: `live_processes`, a barrier.
     #[default]
     Roll,
     /// The next iteration of the job, with ranks. Only among all active
     /// processes.
     Advance,
-    /// A vote over the payloads, by everybody in scope.
+    /// A vote over the payloads, by all in scope.
     Vote(VoteRule),
     /// The entry to an atomic block: its generation names the block. Only among
     /// all active processes.
@@ -168,8 +168,8 @@ pub enum Conclusion {
     /// All members of a held generation are ready. Only among such a one, with
     /// `require_all`; closing, it makes the generation ready.
     Ready,
-    /// All members of a held generation are about to let go of it: from its
-    /// closing on that revokes nothing. Only among such a one, with
+    /// All members of a held generation are about to release it: once this has
+    /// closed, a release revokes nothing. Only among such a one, with
     /// `require_all`.
     Close,
 }
@@ -179,9 +179,9 @@ pub enum Conclusion {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum VoteRule {
-    /// Everybody in scope votes `yes`; any other payload is a no.
+    /// All in scope vote `yes`; any other payload is a no.
     And,
-    /// Everybody in scope votes the same value, which may be empty.
+    /// All in scope vote the same value, which may be empty.
     Unanimous,
     /// The first byte of a payload is its priority, the rest its value: the
     /// lowest priority wins, then most votes, then the least value in byte
@@ -191,21 +191,20 @@ pub enum VoteRule {
 
 /// One step of giving ranks, after NVRx's rank assignments. Each works on the
 /// result of the one before; the first one on the ranks of the latest
-/// iteration, behind which those without one stand in order of their processes.
-/// Gaps that the last step leaves are closed: a world has the ranks 0 to its
-/// size.
+/// iteration, followed by those without one in order of their processes. Gaps
+/// that the last step leaves are closed: a world has the ranks 0 to its size.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AssignmentStep {
-    /// Everybody keeps its order; gaps are closed.
+    /// All keep their order; gaps are closed.
     Shift,
-    /// Gaps are filled with the highest ranks; everybody else keeps its rank.
+    /// Gaps are filled with the highest ranks; all others keep their ranks.
     FillGaps,
     /// Leaves out whole groups of processes with one value of a label, unless
     /// their number suits. Those without the label are a group.
     FilterGrouped {
-        /// The label.
+        /// Label whose values make the groups.
         label: String,
         /// Fewest of a group.
         min: u32,
@@ -215,7 +214,7 @@ pub enum AssignmentStep {
     },
     /// Leaves out the highest ranks above this number.
     MaxActive {
-        /// Most ranks.
+        /// Most ranks that are given.
         max: u32,
     },
     /// Leaves out the highest ranks until the number is divisible.
@@ -225,10 +224,10 @@ pub enum AssignmentStep {
     },
     /// Ranks by a tree of domains with reserves. Too small domains are left
     /// out; then each rank that was lost goes to a reserve, or to the highest
-    /// rank of its domain, or is closed by shifting; then whoever has no rank
-    /// gets one, as far as the limits allow. Must be the first step.
+    /// rank of its domain, or is closed by shifting; then every process without
+    /// a rank gets one, as far as the limits allow. Must be the first step.
     Tree {
-        /// From the root (everybody) to the innermost domains; at least the root.
+        /// From the root (all processes) to the innermost domains; at least the root.
         layers: Vec<TreeLayer>,
     },
 }
@@ -237,15 +236,15 @@ pub enum AssignmentStep {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TreeLayer {
-    /// The label that tells the domain within the one around it; none = all of
+    /// The label that names the domain within the one around it; none = all of
     /// that are one domain, as at the root. So are those without the label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// A domain with fewer processes is left out as a whole.
     #[serde(default)]
     pub ranks_min: u32,
-    /// With so many ranks a domain gets no more; 0 = no limit. Only who stands
-    /// in for one that was lost elsewhere can bring it above, but not the root.
+    /// A domain with this many ranks gets no more; 0 = no limit. Only a
+    /// stand-in for a rank lost elsewhere can exceed it, but not at the root.
     #[serde(default)]
     pub ranks_max: u32,
     /// Those without a rank stand in for lost ones of the domain: of the

@@ -1,5 +1,5 @@
-//! The token that nodes, agents and command lines share, and the file in which
-//! it lies: one token a line. The first is the one to send; a node accepts all
+//! The token that nodes, agents and command lines share, and the file that
+//! holds it: one token a line. The first is the one to send; a node accepts all
 //! of them, which is how one token is replaced by the next.
 
 use std::fmt;
@@ -17,12 +17,12 @@ pub const TOKENS_MAX: usize = 8;
 pub const FILE_BYTES_MAX: u64 = 16 * 1024;
 
 /// A bearer token (RFC 6750): letters, digits and `-._~+/=`. Never shown, not
-/// even to whoever debugs.
+/// even in debug output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// The text.
+    /// The token as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -43,7 +43,7 @@ impl fmt::Debug for Token {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokens(Vec<Token>);
 
-/// Why a file holds no tokens. Says where, never what.
+/// Why a file holds no tokens. Names the line, never the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// There is nothing in it.
@@ -62,9 +62,9 @@ pub enum TokenError {
         "line {line}: a token has {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} characters, not {bytes}; make one: `openssl rand -hex 32`"
     )]
     Length {
-        /// Counted from 1.
+        /// Line of the token, from 1.
         line: usize,
-        /// Its length.
+        /// Length of the token.
         bytes: usize,
     },
     /// One has a character that no token has.
@@ -72,7 +72,7 @@ pub enum TokenError {
         "line {line}: a token is letters, digits and -._~+/= without spaces; make one: `openssl rand -hex 32`"
     )]
     Character {
-        /// Counted from 1.
+        /// Line of the token, from 1.
         line: usize,
     },
 }
@@ -127,8 +127,7 @@ pub fn bearer(authorization: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(SCHEME).then_some(token)
 }
 
-/// What to say of a file with these Unix permissions; nothing if it is well
-/// kept.
+/// The warning for a file with these Unix permissions; none if it is well kept.
 pub fn exposed(mode: u32) -> Option<&'static str> {
     const OTHERS_READ: u32 = 0o004;
     (mode & OTHERS_READ != 0)

@@ -1,5 +1,5 @@
 //! The environment variables that programs of Holdfast read, and which of them
-//! was meant by a name with a slip in it: it would be ignored without a word.
+//! a mistyped name meant: it would be ignored silently.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 /// What the names of all of them begin with.
 pub const PREFIX: &str = "HOLDFAST_";
 
-/// All that are read, by whichever program: each is handed on to others.
+/// All that are read, by any program: each is handed on to others.
 pub const KNOWN: [&str; 50] = [
     // Of several programs.
     "HOLDFAST_STORE",
@@ -75,10 +75,10 @@ const LONG: usize = 6;
 /// Longest name that is known, at least.
 const LONGEST: usize = 32;
 
-/// A variable that nobody reads, and the one that was meant.
+/// A variable that no program reads, and the one that was meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistyped {
-    /// Its name.
+    /// Name that was set.
     pub name: String,
     /// What it should be.
     pub meant: &'static str,
@@ -94,8 +94,8 @@ impl fmt::Display for Mistyped {
     }
 }
 
-/// Those of these variables whose names are almost ones that are read. What is
-/// not near to any is somebody else's, and an empty one counts as not set.
+/// Those of these variables whose names are almost ones that are read. What is not near to any
+/// belongs to another program, and an empty one counts as not set.
 pub fn mistyped(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<Mistyped> {
     let set = variables.into_iter().filter(|(_, value)| !value.is_empty());
     let names = set.filter_map(|(name, _)| name.into_string().ok());

@@ -17,7 +17,7 @@ pub struct WatchBatch {
     pub changes: Vec<Change>,
 }
 
-/// One key changed.
+/// A change of one key or queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Change {
@@ -43,16 +43,16 @@ pub enum ChangeKind {
         /// Changes since the key's creation; 1 = created now.
         version: u64,
     },
-    /// It is gone.
+    /// The key was deleted.
     Delete,
     /// A value was pushed to the queue.
     Push {
-        /// Length with it.
+        /// Length after the push.
         length: u64,
     },
     /// A value was popped from the queue.
     Pop {
-        /// Length without it.
+        /// Length after the pop.
         length: u64,
     },
 }

@@ -1,11 +1,11 @@
-//! What applying an entry hands back, and the small types of the read side.
+//! The result of applying an entry, and the small types of the read side.
 
 use std::fmt;
 use std::sync::Arc;
 
 use holdfast_api::{Answer, LeaseId, Name, Refusal, Revision, WatchBatch};
 
-/// A run, fully named: what a scope means at one moment.
+/// A run with its full name: what a scope resolves to at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunKey {
     /// Name of the job.
@@ -20,15 +20,15 @@ impl fmt::Display for RunKey {
     }
 }
 
-/// What an entry came to.
+/// The result of an entry.
 #[derive(Default)]
 pub struct Applied {
     /// One answer for each command of the entry, in its order.
     pub answers: Vec<Answer>,
-    /// What others may want to hear of, in order. Losing it loses no data.
+    /// Events for waits, watches and feeds, in order. Losing them loses no data.
     pub effects: Vec<Effect>,
-    /// What the entry threw away and what takes long to free: drop it on
-    /// another thread than the one that applies.
+    /// Discarded values that take long to free: drop them on another thread than the
+    /// one that applies.
     pub garbage: Vec<Box<dyn Send>>,
 }
 
@@ -48,21 +48,21 @@ impl fmt::Debug for Applied {
     }
 }
 
-/// Something that happened, for those who wait or watch.
+/// An event for waits, watches and feeds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// There is a new revision: exactly one for each, maybe without changes
     /// (opening a run changes no key). The history keeps the same batch.
     Changed(Arc<WatchBatch>),
-    /// A run was opened: whoever waits or watches where its job was not there
-    /// yet looks again.
+    /// A run was opened: waits and watches that came before its job existed look
+    /// again.
     RunOpened {
-        /// The run.
+        /// Run that was opened.
         run: RunKey,
     },
     /// A run ended: its waits and watches end with this refusal.
     RunEnded {
-        /// The run.
+        /// Run that ended.
         run: RunKey,
         /// [`Refusal::Fenced`].
         refusal: Refusal,
@@ -77,7 +77,7 @@ pub enum Effect {
     Told(Vec<LeaseId>),
 }
 
-/// The changes asked for are no longer kept.
+/// The requested changes are no longer kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "changes before revision {oldest} are no longer kept: read the present state, then watch from the revision of that answer plus one"
@@ -87,7 +87,7 @@ pub struct Compacted {
     pub oldest: Revision,
 }
 
-/// Sizes of the state, for metrics; counting them costs nothing.
+/// Sizes of the state, for metrics; reading them is cheap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Jobs.
@@ -113,12 +113,12 @@ pub struct Counts {
     pub retired_nodes: u64,
     /// Leases.
     pub leases: u64,
-    /// Rounds that will look again by themselves.
+    /// Rounds with a timer.
     pub round_timers: u64,
 }
 
 impl Counts {
-    /// Bytes of an image of the state, about: what fills it in the main.
+    /// Roughly the bytes of an image of the state, by its main parts.
     pub fn image_bytes(&self) -> u64 {
         self.bytes + self.session_answer_bytes + self.history_bytes
     }

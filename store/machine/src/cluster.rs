@@ -10,9 +10,9 @@ use crate::machine::Machine;
 use crate::size;
 
 /// Newest feature level that this build obeys. A level gates commands, and
-/// changed behaviour of old ones, until every node obeys it: level 1 is what
-/// there was first, level 2 is [`RUNS_LEVEL`], level 3 is [`COORDINATION_LEVEL`], level 4 is
-/// [`PIPELINE_LEVEL`], level 5 is [`SECRET_IDS_LEVEL`].
+/// changed behaviour of old ones, until every node obeys it: level 1 is the
+/// first, level 2 is [`RUNS_LEVEL`], level 3 is [`COORDINATION_LEVEL`], level 4
+/// is [`PIPELINE_LEVEL`], level 5 is [`SECRET_IDS_LEVEL`].
 pub const FEATURE_LEVEL: u32 = 5;
 
 /// From this level on the log time of a run's end is kept, ended runs can be
@@ -28,8 +28,8 @@ pub const COORDINATION_LEVEL: u32 = 3;
 /// From this level on several key-value commands can travel as one.
 pub const PIPELINE_LEVEL: u32 = holdfast_api::stream::LEVEL_PIPELINES;
 
-/// From this level on the ids of sessions and leases are made of the nonces that their
-/// holders chose: nobody guesses another's.
+/// From this level on, ids of sessions and leases are derived from their holders'
+/// nonces, so that nobody can guess another's.
 pub const SECRET_IDS_LEVEL: u32 = holdfast_api::stream::LEVEL_SECRET_IDS;
 
 /// Longest cluster id, in bytes.
@@ -38,7 +38,7 @@ pub const CLUSTER_ID_BYTES_MAX: u64 = 128;
 /// Most node ids that can be retired in one cluster, ever.
 pub const RETIRED_NODES_MAX: u64 = 100_000;
 
-/// What is true of the cluster as a whole.
+/// State of the cluster as a whole.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     /// None until the cluster is founded.
@@ -47,8 +47,8 @@ pub(crate) struct Cluster {
     pub limits: Arc<Limits>,
     /// Node ids that are never used again, and since when.
     pub retired: OrdMap<NodeId, LogTime>,
-    /// Log time at which [`RUNS_LEVEL`] was reached: from here runs age that
-    /// had ended before.
+    /// Log time at which [`RUNS_LEVEL`] was reached: runs that ended before age from
+    /// here.
     pub runs_age_from: LogTime,
 }
 
@@ -78,7 +78,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Retiring twice is harmless: the first time stands.
+    /// Retiring twice is harmless: the first time counts.
     fn retire(&mut self, node: NodeId, time: LogTime) -> Result<(), Refusal> {
         if self.retired.contains_key(&node) {
             return Ok(());
@@ -103,15 +103,15 @@ impl Machine {
                 applied.discard(self.sessions.leader_started(self.time));
                 applied.discard(self.leases.deadlines.restart());
             }
-            // The entry's stamp has moved the time already.
+            // The entry's stamp has already moved the time.
             ClusterCommand::Tick => {}
             ClusterCommand::Found { cluster_id } => self.cluster.found(cluster_id)?,
             ClusterCommand::SetLimits { limits } => {
                 self.cluster.limits = Arc::new(limits.clone());
                 self.history.trim(limits);
             }
-            // A level above this build's own is taken over all the same, since
-            // all replicas must agree; the node then sees that it cannot go on.
+            // A level above this build's own is stored too, since all replicas must agree;
+            // the node then notices that it cannot go on.
             ClusterCommand::SetFeatureLevel { level } => {
                 if self.cluster.feature_level < RUNS_LEVEL && *level >= RUNS_LEVEL {
                     self.cluster.runs_age_from = self.time;

@@ -1,5 +1,5 @@
 //! Log entries as bytes: MessagePack with named fields, read strictly. An old
-//! node that skipped what a newer one obeys would diverge in silence.
+//! node that skipped what a newer one obeys would diverge silently.
 
 use holdfast_api::Entry;
 use serde::de::DeserializeOwned;
@@ -9,44 +9,44 @@ use serde::{Deserialize, Serialize};
 /// damage or an older build, and the node must stop.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes end in the middle.
+    /// The bytes are truncated.
     #[error("the data ends too early")]
     Truncated,
     /// Reading them failed.
     #[error("reading failed: {0}")]
     Io(#[source] std::io::Error),
-    /// They were written by a newer build.
+    /// A newer build wrote them.
     #[error(
         "the format version is {found}, this build reads up to {newest}: start the newer build that wrote it"
     )]
     Version {
-        /// Theirs.
+        /// Version of the bytes.
         found: u32,
-        /// Ours.
+        /// Newest version that this build reads.
         newest: u32,
     },
     /// A checksum does not match.
     #[error("the checksum of frame {frame} does not match: the data is damaged")]
     Checksum {
-        /// Which part, from 0.
+        /// Number of the part, from 0.
         frame: u64,
     },
-    /// They say something that cannot be.
+    /// Their content is impossible.
     #[error("the data is not valid: {0}")]
     Invalid(String),
 }
 
-/// Deepest nesting that is read. Ours is about 20; a field that is not known
-/// may hold anything, and is walked through before it is refused.
+/// Deepest nesting that is read. Ours is about 20; an unknown field may hold
+/// anything, and is parsed before it is refused.
 const NESTING_MAX: usize = 64;
 
-/// An entry as it is logged.
+/// Encodes an entry for the log.
 pub fn encode_entry(entry: &Entry) -> Vec<u8> {
     pack(entry)
 }
 
-/// Reads a logged entry. Unknown variants, unknown fields and bytes behind the
-/// end are errors.
+/// Reads a logged entry. Unknown variants, unknown fields and trailing bytes are
+/// errors.
 pub fn decode_entry(bytes: &[u8]) -> Result<Entry, DecodeError> {
     unpack(bytes)
 }
@@ -66,8 +66,8 @@ pub(crate) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError
     if let Some(field) = ignored {
         return Err(DecodeError::Invalid(format!("field {field} is unknown to this build")));
     }
-    // The reader does not tell its place. But at the end it cannot read even
-    // the marker of another value, and a boolean is nothing but a marker.
+    // The reader does not report its position. But at the end it cannot read even the
+    // marker of another value, and a boolean is only a marker.
     match bool::deserialize(&mut input) {
         Err(rmp_serde::decode::Error::InvalidMarkerRead(_)) => Ok(value),
         _ => Err(DecodeError::Invalid("more bytes lie behind the end".to_owned())),

@@ -1,6 +1,6 @@
-//! Coordination within a run: its processes, the rounds that gather, and the
-//! outcomes that somebody still may ask for; and what of it belongs to the
-//! job: counters that never go back, and the event log.
+//! Coordination within a run: its processes, its gathering rounds, and outcomes
+//! that may still be requested; and its part in the job: counters that never
+//! decrease, and the event log.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -21,41 +21,41 @@ mod fence;
 mod membership;
 mod read;
 
-/// Atomic blocks that are remembered.
+/// Most atomic blocks that are remembered.
 const BLOCKS_MAX: usize = 256;
 
-/// Generations that are remembered so that rounds can be among them: the latest
-/// advances, and as many others.
+/// Most generations that are remembered so that rounds can be among them: the
+/// latest advances, and as many others.
 const BASES_MAX: usize = 64;
 
-/// Quorums whose members are remembered.
+/// Most quorums whose members are remembered.
 const QUORUMS_MAX: usize = 256;
 
-/// Incidents of a job whose times are remembered.
+/// Most incidents of a job whose times are remembered.
 const INCIDENTS_MAX: usize = 1_024;
 
 /// Bytes of each kind of a job's events that are kept.
 const EVENT_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Memberships that are remembered so that an unchanged one is told in few bytes.
+/// Memberships kept so that an unchanged one is sent in few bytes.
 const ROSTERS_MAX: usize = 16;
 
 /// What belongs to a job and outlives its runs.
 #[derive(Clone, Default)]
 pub(crate) struct JobCoordination {
-    /// The latest given; 0 = none.
+    /// The latest number given; 0 = none.
     pub incarnation: Incarnation,
     pub generation: Generation,
     pub iteration: u64,
-    /// Advances that lost or replaced somebody: how many, and when the latest.
+    /// Advances that lost or replaced a member: how many, and when the latest.
     pub incidents: u64,
     pub incident_times: Vector<LogTime>,
-    /// Rounds whose generations are held: a run takes over what is left behind.
+    /// Rounds whose generations are held: a run takes over what its predecessor left.
     pub held: HeldRounds,
     pub events: EventLog,
 }
 
-/// What is kept of a job's events: the single steps, and what they led to.
+/// A job's events that are kept: the single steps, and their results.
 #[derive(Clone, Default)]
 pub(crate) struct EventLog {
     pub details: Kept,
@@ -66,7 +66,7 @@ pub(crate) struct EventLog {
 #[derive(Clone, Default)]
 pub(crate) struct Kept {
     pub events: Vector<Arc<Event>>,
-    /// About their bytes. Follows from them.
+    /// Roughly their bytes. Derived.
     pub bytes: usize,
     /// Events up to this revision were dropped.
     pub compacted: Revision,
@@ -78,23 +78,22 @@ pub(crate) struct Coordination {
     /// Every process that ever registered, in its latest incarnation.
     pub processes: OrdMap<ProcessId, Process>,
     pub live: Live,
-    /// How the live active processes stand. Follows from the processes.
     pub standing: Standing,
     /// The rounds that gather: each has at least one arrival.
     pub rounds: OrdMap<RoundKey, Round>,
-    /// Which of them are among a set with this process.
+    /// Gathering rounds by each process that they name.
     pub naming: OrdMap<ProcessId, OrdSet<RoundKey>>,
-    /// How many processes they name, each as often as it is named.
+    /// Total of the processes that they name.
     pub named: u64,
-    /// Which of them are among a generation.
+    /// Gathering rounds among a generation.
     pub of_generations: OrdSet<RoundKey>,
-    /// Which of them are advances.
+    /// Gathering rounds that are advances.
     pub advances: OrdSet<RoundKey>,
     /// Closed rounds that some member has not acknowledged.
     pub outcomes: OrdMap<Generation, Outcome>,
-    /// Of arrivals and outcomes.
+    /// Bytes of arrivals and outcomes.
     pub payload_bytes: u64,
-    /// What closings among all active processes have left behind.
+    /// What closings among all active processes have left.
     pub past: Past,
     /// Members that were lost since the latest advance, and did not leave in
     /// order: how many, and the first.
@@ -102,7 +101,7 @@ pub(crate) struct Coordination {
     pub first_fault: Option<Arc<Fault>>,
     /// The latest advance.
     pub advanced: Option<Advanced>,
-    /// The latest advance that nobody was told to stop by.
+    /// The latest advance that did not stop anybody.
     pub ranked: Option<Ranked>,
     /// Closed generations that rounds may be among.
     pub bases: Bases,
@@ -115,7 +114,7 @@ pub(crate) struct Coordination {
     pub blocks: OrdMap<Generation, Block>,
 }
 
-/// What closings among all active processes have left behind.
+/// What closings among all active processes have left.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Past {
     /// Members of the latest closing, less those that left in order since.
@@ -124,18 +123,18 @@ pub(crate) struct Past {
     pub last_fault: LogTime,
     /// When the last member of all ended.
     pub last_end: LogTime,
-    /// The revision of that end if the last members left in order: standbys
-    /// that registered before need not wait. Else 0.
+    /// The revision of that end if the last members left in order: standbys that
+    /// registered before need not wait. Otherwise 0.
     pub over_before: Revision,
 }
 
-/// A membership.
+/// A membership, shared by generations.
 #[derive(Clone)]
 pub(crate) struct Roster {
     /// The first generation that had it.
     pub generation: Generation,
     pub members: Arc<Members>,
-    /// The difference against an earlier one, if that is shorter.
+    /// The difference from an earlier one, if that is shorter.
     pub change: Option<Arc<MembersChange>>,
 }
 
@@ -165,13 +164,12 @@ pub(crate) struct Process {
     pub policy: Arc<Policy>,
     pub since: Revision,
     pub since_ms: LogTime,
-    /// The generation since which it is a member; 0 = it is none.
+    /// The generation since which it is a member; 0 if it is not.
     pub member_since: Generation,
-    /// It has no part in rounds among generations that closed before this
-    /// revision.
+    /// It has no part in rounds among generations closed before this revision.
     pub part_over: Revision,
     pub end: Option<EndInfo>,
-    /// Calls below it are over.
+    /// Calls below it are finished.
     pub ack: u64,
     /// Calls that wait, or whose outcome is kept.
     pub calls: OrdMap<u64, Call>,
@@ -197,7 +195,7 @@ pub(crate) enum CallState {
 /// A closed round that is kept.
 #[derive(Clone)]
 pub(crate) struct Outcome {
-    /// Without members and payloads, which lie beside it.
+    /// Without members and payloads, which are kept separately.
     pub closed: Arc<Closed>,
     pub members: Arc<Members>,
     pub payloads: Arc<Vec<Blob>>,
@@ -213,11 +211,11 @@ pub(crate) struct Advanced {
     pub generation: Generation,
     pub members: Arc<Members>,
     pub ranks: Arc<Ranks>,
-    /// Whether it said stop because of the budget.
+    /// Whether it stopped because of the budget.
     pub is_spent: bool,
 }
 
-/// Who had which rank.
+/// The rank of each process.
 #[derive(Clone)]
 pub(crate) struct Ranked {
     pub members: Arc<Members>,
@@ -235,7 +233,7 @@ impl JobCoordination {
         self.generation
     }
 
-    /// One more incident.
+    /// Records an incident.
     pub fn note_incident(&mut self, at: LogTime) {
         self.incidents += 1;
         self.incident_times.push_back(at);
@@ -244,7 +242,7 @@ impl JobCoordination {
         }
     }
 
-    /// How many there were in so many milliseconds; 0 = ever.
+    /// Incidents within this many milliseconds; 0 = all.
     pub fn incidents_within(&self, window_ms: u64, now: LogTime) -> u64 {
         if window_ms == 0 {
             return self.incidents;
@@ -255,13 +253,13 @@ impl JobCoordination {
 }
 
 impl EventLog {
-    /// Drops all events, and gives them back to be freed.
+    /// Drops all events, and returns them to be freed.
     pub fn forget(&mut self) -> EventLog {
         let EventLog { details, closings } = self;
         EventLog { details: details.forget(), closings: closings.forget() }
     }
 
-    /// Puts an event in; the oldest of its kind go.
+    /// Adds an event; the oldest of its kind are dropped.
     pub fn record(&mut self, event: Event, events_max: u64) {
         let kept = if event.what.is_closing() { &mut self.closings } else { &mut self.details };
         kept.push(event);
@@ -270,8 +268,8 @@ impl EventLog {
         }
     }
 
-    /// Up to where a reader misses some: single steps are dropped before what they
-    /// led to.
+    /// Up to which revision a reader misses some: single steps are dropped before
+    /// their results.
     pub fn compacted_behind(&self, after: Revision) -> Revision {
         let closings = Some(self.closings.compacted).filter(|at| *at > after);
         self.details.compacted.max(closings.unwrap_or(0))
@@ -283,8 +281,7 @@ impl EventLog {
         latest(&self.details).max(latest(&self.closings))
     }
 
-    /// Those behind a revision that are kept: of one revision the single steps
-    /// first.
+    /// Those kept after a revision: of one revision the single steps first.
     pub fn behind(&self, after: Revision) -> impl Iterator<Item = &Arc<Event>> {
         let mut details = self.details.behind(after).peekable();
         let mut closings = self.closings.behind(after).peekable();
@@ -325,7 +322,7 @@ impl Kept {
 }
 
 impl Coordination {
-    /// The members of a closed generation, while they are remembered.
+    /// The members of a closed generation, if still remembered.
     pub fn base_of(&self, generation: Generation) -> Option<Base> {
         let find = |bases: &Vector<(Generation, Base)>| {
             let place = bases.binary_search_by_key(&generation, |(known, _)| *known).ok()?;
@@ -335,13 +332,13 @@ impl Coordination {
         block().or_else(|| find(&self.bases.advances)).or_else(|| find(&self.bases.others))
     }
 
-    /// Rounds may be among this generation from now on.
+    /// Allows rounds among this generation from now on.
     pub fn remember(&mut self, conclusion: Conclusion, generation: Generation, base: Base) {
         let bases = match conclusion {
             Conclusion::Advance => &mut self.bases.advances,
             _ => &mut self.bases.others,
         };
-        // Generations are given when a round opens, and may close in another order.
+        // Generations are numbered when a round opens, and may close in another order.
         let place = bases.binary_search_by_key(&generation, |(known, _)| *known);
         bases.insert(place.unwrap_or_else(|place| place), (generation, base));
         if bases.len() > BASES_MAX {
@@ -378,7 +375,7 @@ impl Coordination {
         self.rounds.range(first..).take_while(move |(key, _)| key.name == *name)
     }
 
-    /// Notes where a round is found by those that it names.
+    /// Indexes a round by the processes and generation that it names.
     pub fn index(&mut self, key: &RoundKey) {
         self.named += key.set().len() as u64;
         for process in key.set() {
@@ -392,13 +389,13 @@ impl Coordination {
         }
     }
 
-    /// Who waits in an advance.
+    /// Processes that wait in an advance.
     pub fn in_advances(&self) -> impl Iterator<Item = ProcessId> + '_ {
         let advances = self.advances.iter().filter_map(|key| self.rounds.get(key));
         advances.flat_map(|round| round.arrivals.keys().copied())
     }
 
-    /// The last quorum of a kind had these members.
+    /// Records the members of the last quorum of a kind.
     pub fn note_quorum(&mut self, key: &RoundKey, generation: Generation, members: Arc<Members>) {
         self.quorums.insert(key.clone(), (generation, members));
         if self.quorums.len() > QUORUMS_MAX {
@@ -409,7 +406,7 @@ impl Coordination {
         }
     }
 
-    /// The first generation that had this very membership, and the shared list.
+    /// The first generation with exactly this membership, and the shared list.
     pub fn roster(
         &mut self,
         generation: Generation,
@@ -428,8 +425,8 @@ impl Coordination {
         (generation, members)
     }
 
-    /// How the membership of this generation differs from the latest one that
-    /// the reader has.
+    /// The difference of this generation's membership from the latest one that the
+    /// reader has.
     pub fn change(&self, generation: Generation, have: &[Generation]) -> Option<MembersChange> {
         membership::since(&self.rosters, generation, have)
     }
@@ -441,8 +438,8 @@ impl Coordination {
         if member == incarnation { advanced.ranks.at(place) } else { None }
     }
 
-    /// A block is open from here. Among too many the oldest is forgotten, first
-    /// of those that have a verdict.
+    /// Opens a block. If there are too many, the oldest is forgotten, first of those
+    /// with a verdict.
     pub fn open_block(&mut self, generation: Generation, block: Block) {
         self.blocks.insert(generation, block);
         if self.blocks.len() > BLOCKS_MAX {
@@ -454,7 +451,7 @@ impl Coordination {
         }
     }
 
-    /// How somebody stands who is waited for.
+    /// State of a process that a round waits for.
     pub fn missing(&self, process: ProcessId) -> Missing {
         let Some(record) = self.processes.get(&process) else {
             let state = ProcessState::NeverJoined;
@@ -468,8 +465,8 @@ impl Coordination {
         Missing { process, state, since_ms, host: record.host.as_ref().to_owned() }
     }
 
-    /// The number of a process that has none: above all that ever were, or the
-    /// lowest that never was where somebody has taken the very last.
+    /// The next free process number: above all that ever were, or the lowest unused
+    /// one if the highest is taken.
     pub fn next_process(&self) -> ProcessId {
         let above = self.processes.get_max().map_or(Some(0), |(last, _)| last.checked_add(1));
         let mut taken = self.processes.keys().copied().zip(0..);
@@ -477,8 +474,8 @@ impl Coordination {
         above.or_else(free).unwrap_or_default()
     }
 
-    /// Takes a member's hold from an outcome, and gives the outcome back if it
-    /// was the last.
+    /// Releases a member's hold on an outcome, and returns the outcome if it was the
+    /// last.
     pub fn release(&mut self, generation: Generation) -> Option<Outcome> {
         let outcome = self.outcomes.get_mut(&generation)?;
         outcome.holders -= 1;

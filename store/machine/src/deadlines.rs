@@ -1,10 +1,10 @@
-//! Which sessions or leases come due when, so that nobody has to look at all
-//! of them.
+//! Deadlines of sessions and leases in order of time, so that finding those due
+//! takes no scan.
 
 use holdfast_api::{LogTime, SecretId};
 use imbl::OrdSet;
 
-/// Something that ends when it was not used for its TTL.
+/// Something that ends when unused for its TTL.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Use {
     pub ttl_ms: u64,
@@ -14,20 +14,20 @@ pub(crate) struct Use {
 /// Ids by their deadlines.
 ///
 /// A failover counts as use: a new leader makes all idle times count anew. Then
-/// every id is due in the order of its TTL, until it is used: so `idle` becomes
-/// `all`, which is one clone of a persistent set.
+/// ids are due in order of their TTLs until they are used: so `idle` becomes
+/// `all`, one clone of a persistent set.
 #[derive(Clone, Default)]
 pub(crate) struct Deadlines {
     /// Every id by (TTL, id).
     all: OrdSet<(u64, SecretId)>,
-    /// Those not used since the leader started, by the same.
+    /// Those not used since the leader started, in the same order.
     idle: OrdSet<(u64, SecretId)>,
     /// The others, by (deadline, id).
     used: OrdSet<(LogTime, SecretId)>,
 }
 
 impl Deadlines {
-    /// When something ends that was used so.
+    /// When something with this use ends.
     pub fn of(usage: Use, leader_since: LogTime) -> LogTime {
         usage.last_used.max(leader_since).saturating_add(usage.ttl_ms)
     }
@@ -42,20 +42,20 @@ impl Deadlines {
         self.disarm(id, usage, leader_since);
     }
 
-    /// Takes note of a use at `time`.
+    /// Records a use at `time`.
     pub fn touch(&mut self, id: SecretId, usage: &mut Use, time: LogTime, leader_since: LogTime) {
         self.disarm(id, *usage, leader_since);
         usage.last_used = time;
         self.arm(id, *usage, leader_since);
     }
 
-    /// From here all idle times count anew. Gives back what to free.
+    /// Restarts all idle times. Returns values to free.
     pub fn restart(&mut self) -> impl Send + use<> {
         let idle = std::mem::replace(&mut self.idle, self.all.clone());
         (idle, std::mem::take(&mut self.used))
     }
 
-    /// What is due, as (deadline, id); the cost of each is O(log n).
+    /// What is due, as (deadline, id), each in O(log n).
     pub fn due(
         &self,
         time: LogTime,
@@ -66,8 +66,8 @@ impl Deadlines {
         idle.take_while(reached).chain(self.used.iter().copied().take_while(reached))
     }
 
-    /// What was used in the very instant of the leader's start stands with the
-    /// idle; its deadline is the same in both sets.
+    /// An id used at the very time of the leader's start counts as idle; its deadline
+    /// is the same in both sets.
     fn arm(&mut self, id: SecretId, usage: Use, leader_since: LogTime) {
         if usage.last_used > leader_since {
             self.used.insert((Deadlines::of(usage, leader_since), id));

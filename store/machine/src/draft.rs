@@ -1,5 +1,5 @@
-//! Writes of one command, staged beside the run until all of them are known to
-//! be allowed. A refusal drops the draft, and nothing happened.
+//! Writes of one command, staged beside the run until all are known to be
+//! allowed. A refusal drops the draft and changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::applied::RunKey;
 use crate::job::{Balance, Run, Stored, Usage};
 use crate::{number, size};
 
-/// A run as a command leaves it: the run before, and what was staged over it.
+/// A run as a command leaves it: the run before, and the staged writes.
 pub(crate) struct Draft<'m> {
     /// None for a run that the command itself opens.
     run: Option<&'m Run>,
@@ -19,11 +19,11 @@ pub(crate) struct Draft<'m> {
     staged: BTreeMap<Blob, Staged>,
 }
 
-/// What becomes of one key.
+/// The staged value of a key.
 struct Staged {
     /// None: deleted.
     value: Option<Blob>,
-    /// It was deleted by this command, so that a later value is a new key.
+    /// This command deleted it, so that a later value is a new key.
     anew: bool,
 }
 
@@ -44,7 +44,7 @@ impl<'m> Draft<'m> {
         self.run?.keys.get(key)
     }
 
-    /// The value as the steps so far left it.
+    /// The value after the steps so far.
     pub fn value(&self, key: &Blob) -> Option<&Blob> {
         match self.staged.get(key) {
             Some(staged) => staged.value.as_ref(),
@@ -127,7 +127,7 @@ impl Writes {
         self.changed.is_empty()
     }
 
-    /// Carries the writes out, and tells what changed, in byte order of the keys.
+    /// Applies the writes, and returns the changes in byte order of the keys.
     pub fn perform(self, run: &mut Run, at: &RunKey) -> Vec<Change> {
         let mut changes = Vec::with_capacity(self.changed.len());
         for (key, after) in self.changed {

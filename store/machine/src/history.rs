@@ -8,11 +8,12 @@ use imbl::{OrdMap, OrdSet};
 
 use crate::applied::{Compacted, RunKey};
 
-/// What a change, or a revision without changes, weighs beside its key and value.
+/// Weight of a change, or of a revision without changes, besides its key and
+/// value.
 const CHANGE_BYTES: u64 = 256;
 
-/// Changes of one revision from which on they are not indexed by key: looking
-/// through such a revision, which is in order, costs less than the index.
+/// Changes of one revision from which on they are not indexed by key: searching
+/// such a revision, which is sorted, costs less than the index.
 const MANY_CHANGES: usize = 4096;
 
 /// A contiguous range of revisions, up to the present one.
@@ -24,7 +25,7 @@ pub(crate) struct History {
     /// A revision without changes counts as one.
     pub changes: u64,
     pub bytes: u64,
-    /// Every change by key, so that a resumed wait does not read everything, but
+    /// Every change by key, so that a resumed wait does not read everything, except
     /// those of revisions with many. One command changes one run, and a key of it
     /// once.
     pub by_key: OrdSet<(Blob, Revision)>,
@@ -37,7 +38,7 @@ impl History {
         History { compacted, ..History::default() }
     }
 
-    /// Puts the next revision in.
+    /// Adds the next revision.
     pub fn push(&mut self, batch: Arc<WatchBatch>) {
         let (changes, bytes) = weight(&batch);
         self.changes += changes;
@@ -52,8 +53,8 @@ impl History {
         self.batches.insert(batch.revision, batch);
     }
 
-    /// Drops what the limits do not allow. Every change is dropped once, so
-    /// this costs no more than the pushes did.
+    /// Drops what exceeds the limits. Every change is dropped once, so this costs no
+    /// more than the pushes did.
     pub fn trim(&mut self, limits: &Limits) {
         while self.changes > limits.history_changes_max || self.bytes > limits.history_bytes_max {
             let Some(oldest) = self.batches.get_min().map(|(revision, _)| *revision) else {
@@ -74,7 +75,7 @@ impl History {
         }
     }
 
-    /// The oldest revision that can be asked for.
+    /// The oldest revision that can be read.
     pub fn oldest(&self) -> Revision {
         self.compacted + 1
     }
@@ -87,7 +88,7 @@ impl History {
         from: Revision,
         changes_max: usize,
     ) -> Result<Vec<WatchBatch>, Compacted> {
-        // Revision 0 had no changes, so that asking from it asks for everything.
+        // Revision 0 had no changes, so that reading from it reads everything.
         let from = from.max(1);
         if from < self.oldest() {
             return Err(Compacted { oldest: self.oldest() });
@@ -123,7 +124,7 @@ impl History {
         let indexed = self.by_key.range(wanted).map(|(_, revision)| revision);
         indexed.chain(self.many.range(from..)).any(|revision| {
             let changes = self.batches.get(revision).map_or(&[][..], |batch| &batch.changes);
-            // Changes lie in byte order of their keys.
+            // Changes are in byte order of their keys.
             let place = changes.binary_search_by(|change| change.key.cmp(key));
             place.is_ok_and(|i| concerns(&changes[i], run) && met(&changes[i].kind))
         })
@@ -134,7 +135,7 @@ fn concerns(change: &Change, run: &RunKey) -> bool {
     change.run == run.run && change.job == run.job
 }
 
-/// How the limits count a revision: changes, bytes.
+/// Weight of a revision in the limits: changes, bytes.
 fn weight(batch: &WatchBatch) -> (u64, u64) {
     let bytes = |change: &Change| {
         let value = match &change.kind {
@@ -151,8 +152,8 @@ fn weight(batch: &WatchBatch) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// An index that kept what the history dropped would grow for ever, and
-    /// nobody would notice from the answers.
+    /// An index that kept what the history dropped would grow for ever, and no answer
+    /// would show it.
     #[test]
     fn what_is_dropped_leaves_nothing_behind() {
         let name = holdfast_api::name::default_name();

@@ -1,10 +1,9 @@
-//! The whole state as bytes: what a snapshot file and a snapshot transfer hold.
+//! The whole state as bytes: the content of snapshot files and transfers.
 //!
-//! An image is `holdfast` and a version, then frames: length, checksum, up to
-//! 64 KiB of content each, and an empty one at the end ([`frame`]). The
-//! content is the fields of the state in a fixed order ([`encode`],
-//! [`decode`]); what can be counted again is not written. Equal states give
-//! equal bytes.
+//! An image is `holdfast` and a version, then frames: length, checksum, up to 64
+//! KiB of content each, and an empty one at the end ([`frame`]). The content is
+//! the fields of the state in a fixed order ([`encode`], [`decode`]); what can be
+//! derived is not written. Equal states give equal bytes.
 
 use std::io::{self, Read, Write};
 
@@ -34,10 +33,10 @@ const RUNS_VERSION: u32 = 2;
 /// Version that can be written without what [`RUNS_LEVEL`] added.
 const FIRST_VERSION: u32 = 1;
 
-/// The first bytes of every image.
+/// Magic bytes of every image.
 const MAGIC: [u8; 8] = *b"holdfast";
 
-/// The kinds of change, as they are written.
+/// Tags of the kinds of change.
 const CHANGE_PUT: u64 = 0;
 const CHANGE_DELETE: u64 = 1;
 const CHANGE_PUSH: u64 = 2;
@@ -54,8 +53,8 @@ impl Machine {
         content.finish()
     }
 
-    /// Reads what [`Machine::encode`] wrote, and not a byte more. Memory grows
-    /// with the bytes that are really there, whatever they claim; hand in a
+    /// Reads what [`Machine::encode`] wrote, and nothing after it. Memory grows with
+    /// the bytes that are really there, not with the lengths they claim; pass a
     /// buffered reader.
     pub fn decode(input: &mut dyn Read) -> Result<Machine, DecodeError> {
         let mut magic = [0; MAGIC.len()];
@@ -97,7 +96,7 @@ impl Machine {
     }
 }
 
-/// FNV-1a, 64 bits: fixed for ever, unlike the standard library's hasher.
+/// FNV-1a, 64 bits: stable for ever, unlike the standard library's hasher.
 struct Fnv(u64);
 
 impl Default for Fnv {

@@ -1,4 +1,4 @@
-//! Jobs, runs and what lies in them, with their accounts.
+//! Jobs, runs and their contents, with their accounts.
 
 use holdfast_api::name::default_name;
 use holdfast_api::{Blob, LogTime, Name, Refusal, Revision, RunOverCause, Scope};
@@ -13,8 +13,8 @@ use crate::restore::{EPOCH_ITERATIONS, EPOCH_NUMBERS};
 /// Most names of jobs in one cluster, ever.
 pub(crate) const JOB_NAMES_MAX: u64 = 100_000;
 
-/// All jobs. A job stays for ever: its numbering of runs must not start again,
-/// and a late write must not bring a deleted run back.
+/// All jobs. A job stays for ever: its numbering of runs must not restart, and a
+/// late write must not recreate a deleted run.
 #[derive(Clone, Default)]
 pub(crate) struct Jobs {
     pub by_name: OrdMap<Name, Arc<Job>>,
@@ -22,14 +22,13 @@ pub(crate) struct Jobs {
     pub usage: Usage,
     /// Runs of all jobs together.
     pub runs: u64,
-    /// Jobs that have no run any more: only their numbering is left.
+    /// Jobs without runs: only their numbering is left.
     pub empty: u64,
-    /// All ended runs by the log time of their end, and the lost ones by that of
-    /// their loss; first those that ended before it was kept.
+    /// Ended runs by the log time of their end, and lost ones by that of their loss;
+    /// first those that ended before that time was kept.
     pub endings: OrdSet<(Option<LogTime>, RunKey)>,
 }
 
-/// A job.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub runs: OrdMap<Name, Arc<Run>>,
@@ -39,23 +38,22 @@ pub(crate) struct Job {
     pub open: Option<Name>,
     /// The next automatic name is `r` and this number, or a later one.
     pub next_number: u64,
-    /// Of all its runs together.
+    /// Usage of all its runs.
     pub usage: Usage,
     pub coordination: JobCoordination,
 }
 
-/// A run.
 #[derive(Clone)]
 pub(crate) struct Run {
     pub opened: Revision,
     pub opened_at: LogTime,
     pub end: Option<RunEnd>,
-    /// When the last agent of an open run was lost: its lease ended, and it had
-    /// not left. None while there is one, or as long as there never was.
+    /// When the last agent of an open run was lost: its lease ended, and it had not
+    /// left. None while there is one, or if there never was one.
     pub lost_at: Option<LogTime>,
     pub usage: Usage,
     pub keys: OrdMap<Blob, Stored>,
-    /// Only queues that hold something.
+    /// Only queues that are not empty.
     pub queues: OrdMap<Blob, Vector<Blob>>,
     pub coordination: Coordination,
 }
@@ -73,7 +71,7 @@ pub(crate) struct RunEnd {
 }
 
 impl RunEnd {
-    /// How it came about.
+    /// Why it ended.
     pub fn cause(&self) -> RunOverCause {
         match self {
             RunEnd { left: Some(Left { host, .. }), .. } => {
@@ -92,7 +90,8 @@ pub(crate) struct Left {
     pub at: LogTime,
 }
 
-/// A value and its history. There may be millions: four words and the key.
+/// A value and its history. There may be millions, so it takes four words and the
+/// key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub value: Blob,
@@ -125,7 +124,7 @@ impl Usage {
     }
 }
 
-/// What a command puts in and takes out.
+/// Usage that a command adds and removes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Balance {
     pub added: Usage,
@@ -152,7 +151,7 @@ impl Jobs {
         Some(self.by_name.get(&key.job)?.runs.get(&key.run)?)
     }
 
-    /// The run that a read, a wait or a watch means.
+    /// The run of a read, wait or watch.
     pub fn readable(&self, scope: &Scope) -> Result<RunKey, Refusal> {
         let Some(job) = self.by_name.get(&scope.job) else {
             return Ok(first_run(scope));
@@ -168,7 +167,7 @@ impl Jobs {
         Ok(RunKey { job: scope.job.clone(), run: run.clone() })
     }
 
-    /// The run that a write means, if it can be written to.
+    /// The run of a write, if it can be written to.
     pub fn writable(&self, scope: &Scope) -> Result<Target, Refusal> {
         let Some(job) = self.by_name.get(&scope.job) else {
             return Ok(Target { key: first_run(scope), exists: false });
@@ -186,8 +185,8 @@ impl Jobs {
         Ok(Target { key: RunKey { job: scope.job.clone(), run: run.clone() }, exists: true })
     }
 
-    /// Whether the job may hold what a write adds. A write that shrinks the
-    /// job is never refused, or a full job could not be emptied.
+    /// Whether the job may hold what a write adds. A write that shrinks the job is
+    /// never refused: a full job must be able to empty.
     pub fn quota(&self, job: &Name, balance: &Balance, cluster: &Cluster) -> Result<(), Refusal> {
         let limits = cluster.limits();
         let mut after = self.by_name.get(job).map(|job| job.usage).unwrap_or_default();
@@ -212,7 +211,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Whether one more run fits, in a new job if there is none of the name.
+    /// Whether one more run fits, in a new job if the name is new.
     pub fn room_for_run(&self, job: &Name, cluster: &Cluster) -> Result<(), Refusal> {
         let limits = cluster.limits();
         let known = self.by_name.get(job);
@@ -236,15 +235,15 @@ impl Jobs {
         Ok(())
     }
 
-    /// The refusal of what does not fit into a job. Which run to delete is
-    /// part of the answer from the level on at which all nodes know it.
+    /// The refusal for a full job. From the feature level on that has it, it names
+    /// the run to delete.
     fn full(&self, job: &Name, what: &str, limit: u64, cluster: &Cluster) -> Refusal {
         let found = self.by_name.get(job).filter(|_| cluster.feature_level >= RUNS_LEVEL);
         let oldest_ended = found.and_then(|job| job.ended().next().cloned());
         Refusal::QuotaExceeded { job: job.clone(), what: what.to_owned(), limit, oldest_ended }
     }
 
-    /// Puts in a new open run; the one before must have been ended.
+    /// Adds a new open run; the one before must have ended.
     pub fn insert_open(&mut self, key: &RunKey, opened: Revision, opened_at: LogTime) {
         let known = self.by_name.contains_key(&key.job);
         let begin = || Arc::new(Job::begun_at(opened));
@@ -258,7 +257,7 @@ impl Jobs {
         self.runs += 1;
     }
 
-    /// Changes a run that is known to exist, and the accounts with it.
+    /// Changes an existing run, and the accounts with it.
     pub fn change<R>(
         &mut self,
         key: &RunKey,
@@ -275,7 +274,7 @@ impl Jobs {
         change(run)
     }
 
-    /// The coordination of a run, with the part that belongs to its job.
+    /// The coordination of a run, with its job's part.
     pub fn coordination(
         &mut self,
         key: &RunKey,
@@ -294,7 +293,7 @@ impl Jobs {
         self.change(key, &Balance::default(), |run| run.lost_at = Some(at));
     }
 
-    /// An agent is in a run, or none will ever be again.
+    /// The run has an agent again, or will never have one.
     pub fn regain(&mut self, key: &RunKey) {
         if let Some(at) = self.run(key).and_then(|run| run.lost_at) {
             self.endings.remove(&(Some(at), key.clone()));
@@ -313,7 +312,7 @@ impl Jobs {
         self.change(key, &Balance::default(), |run| run.end = Some(end));
     }
 
-    /// Takes a run out, and gives it back so that it can be freed elsewhere.
+    /// Removes a run, and returns it to be freed elsewhere.
     pub fn remove(&mut self, key: &RunKey) -> Option<Arc<Run>> {
         let job = Arc::make_mut(self.by_name.get_mut(&key.job)?);
         let run = job.runs.remove(&key.run)?;
@@ -343,8 +342,9 @@ impl Default for Job {
 }
 
 impl Job {
-    /// One that begins at this revision. Its numbers are those of the revision's epoch,
-    /// so that none is given again that a lost cluster gave a job of this name.
+    /// A job that begins at this revision. Its numbers start at those of the
+    /// revision's epoch, so that none is reused that a lost cluster gave a job of
+    /// this name.
     pub fn begun_at(revision: Revision) -> Job {
         let epoch = revision / EPOCH_NUMBERS;
         let mut job = Job::default();
@@ -411,9 +411,9 @@ fn first_run(scope: &Scope) -> RunKey {
     RunKey { job: scope.job.clone(), run: scope.run.clone().unwrap_or_else(default_name) }
 }
 
-/// A run that somebody named `r7` moves the numbering behind 7, so that no
-/// automatic name equals one that was deleted. Numbers too high to be reached
-/// by counting are left alone, so that the numbering cannot run out.
+/// A run named `r7` by a client moves the numbering to 8, so that no automatic
+/// name equals that of a deleted run. Numbers too high to be reached by counting
+/// are left alone, so that the numbering cannot run out.
 fn number_after(name: &Name) -> u64 {
     const REACHABLE_MAX: u64 = u64::MAX / 2;
     let digits = name.as_str().strip_prefix('r').filter(|digits| !digits.starts_with(['+', '0']));

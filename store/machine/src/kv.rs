@@ -27,8 +27,7 @@ impl Machine {
         }
     }
 
-    /// Carries the commands out one behind the other; a refused one stands in
-    /// nobody's way.
+    /// Applies the commands in order; a refused one does not stop the next.
     pub(crate) fn apply_pipeline(
         &mut self,
         scope: &Scope,
@@ -67,8 +66,8 @@ impl Machine {
         Ok(outcome)
     }
 
-    /// Makes a revision out of a change to one run. Everything that can be
-    /// refused is refused before anything is changed.
+    /// Applies a change to one run as a revision. Everything that can be refused is
+    /// refused before anything is changed.
     pub(crate) fn commit(
         &mut self,
         target: Target,
@@ -88,7 +87,7 @@ impl Machine {
     }
 }
 
-/// Stages a command on keys, and says what it comes to if the draft is kept.
+/// Stages a command on keys, and returns its outcome if the draft is kept.
 fn stage(draft: &mut Draft<'_>, op: &KvOp) -> Result<KvOutcome, Refusal> {
     match op {
         KvOp::Put { key, value } => draft.put(key, value.clone()),

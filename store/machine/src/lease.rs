@@ -26,30 +26,30 @@ pub(crate) struct Leases {
     pub by_id: OrdMap<LeaseId, Lease>,
     /// Makes granting retryable.
     pub by_nonce: OrdMap<Nonce, LeaseId>,
-    /// Those of each run.
+    /// Leases by run.
     pub by_run: OrdSet<(RunKey, LeaseId)>,
-    /// How many there were, and one: no id is used again.
+    /// Number of leases ever granted, plus one: no id is used again.
     pub next: u64,
     pub deadlines: Deadlines,
 }
 
-/// One lease.
 #[derive(Clone)]
 pub(crate) struct Lease {
     pub run: RunKey,
     pub nonce: Nonce,
     pub host: Arc<str>,
-    /// The session of its holder: who dies with the lease writes no more keys.
+    /// The session of its holder, which ends with the lease: its holder writes no
+    /// more keys then.
     pub session: Option<SessionId>,
     pub usage: Use,
-    /// How long its processes go on after its last renewal, whatever the limits
-    /// say since.
+    /// How long its processes go on after its last renewal; later limits do not
+    /// change it.
     pub store_lost_ms_max: u64,
     /// The newest revision that has something for its holder.
     pub told: Revision,
     pub processes: OrdMap<ProcessId, Attached>,
-    /// Nobody holds it: it was the last of its run, and when it expires the run
-    /// ends.
+    /// It has no holder: it was the last of its run, and the run ends when it
+    /// expires.
     pub is_last: bool,
 }
 
@@ -68,11 +68,11 @@ pub(crate) struct Holders {
     pub count: u64,
     /// Some of their hosts.
     pub hosts: Vec<String>,
-    /// When one of them was renewed last.
+    /// The latest renewal of any of them.
     pub heard_at: LogTime,
 }
 
-/// Who asks for a lease.
+/// The requester of a lease.
 struct Holder<'c> {
     session: Option<SessionId>,
     nonce: Nonce,
@@ -82,7 +82,7 @@ struct Holder<'c> {
 }
 
 impl Lease {
-    /// The incarnations that it had, at most two of a process.
+    /// Its incarnations, at most two of a process.
     pub fn incarnations(&self) -> impl Iterator<Item = (ProcessId, Incarnation)> + '_ {
         self.processes.iter().flat_map(|(process, attached)| {
             let former = attached.former.as_ref().map(|(incarnation, ..)| *incarnation);
@@ -91,7 +91,7 @@ impl Lease {
         })
     }
 
-    /// When its processes count as stopped if nobody says so.
+    /// When its processes count as stopped without a report.
     pub fn free_at(&self) -> LogTime {
         held::free_at(self.usage.last_used, self.store_lost_ms_max)
     }
@@ -114,7 +114,7 @@ impl Leases {
         }
     }
 
-    /// Puts a lease in under its id, with all that follows from it.
+    /// Adds a lease under its id, with everything derived from it.
     pub fn insert(&mut self, id: LeaseId, lease: Lease, leader_since: LogTime) {
         self.by_nonce.insert(lease.nonce, id);
         self.by_run.insert((lease.run.clone(), id));
@@ -130,7 +130,7 @@ impl Leases {
         Some(lease)
     }
 
-    /// Takes note of a renewal, before anything else in its entry.
+    /// Records a renewal, before anything else in its entry.
     pub fn touch(&mut self, id: LeaseId, time: LogTime, leader_since: LogTime) {
         let used = |lease: &Lease| lease.is_last || lease.usage.last_used == time;
         if self.by_id.get(&id).is_none_or(used) {
@@ -141,7 +141,7 @@ impl Leases {
         }
     }
 
-    /// Its holder was heard of in this session: that of the grant may be over.
+    /// Its holder uses this session now: that of the grant may be over.
     pub fn held_in(&mut self, id: LeaseId, session: Option<SessionId>) {
         let is_news = |lease: &Lease| session.is_some() && lease.session != session;
         if self.by_id.get(&id).is_some_and(is_news)
@@ -183,7 +183,7 @@ impl Leases {
         }
     }
 
-    /// The run of a lease that somebody holds.
+    /// The run of a lease with a holder.
     pub fn run(&self, id: LeaseId) -> Result<RunKey, Refusal> {
         let lease = self.by_id.get(&id).filter(|lease| !lease.is_last);
         Ok(lease.ok_or(Refusal::LeaseEnded { lease: id })?.run.clone())
@@ -195,8 +195,8 @@ impl Leases {
         self.by_run.range(all).map(|(_, id)| *id)
     }
 
-    /// When a run ends whose last agent has left; none of one that goes on. Its
-    /// last lease is its only one.
+    /// When a run ends whose last agent has left; none for other runs. Its last lease
+    /// is its only one.
     pub fn ends_at(&self, run: &RunKey, leader_since: LogTime) -> Option<LogTime> {
         let first = self.of_run(run).next().and_then(|id| self.by_id.get(&id))?;
         first.is_last.then(|| Deadlines::of(first.usage, leader_since))
@@ -208,7 +208,7 @@ impl Leases {
         last.is_last.then(|| Left { host: last.host.clone(), at: last.usage.last_used })
     }
 
-    /// Those who hold a run; none if nobody does.
+    /// Holders of a run; none if it has none.
     pub fn holders(&self, run: &RunKey) -> Option<Holders> {
         let held = self.of_run(run).filter_map(|id| self.by_id.get(&id));
         let mut holders = Holders { count: 0, hosts: Vec::new(), heard_at: 0 };
@@ -231,8 +231,8 @@ impl Leases {
 }
 
 impl Machine {
-    /// Renewals count before anything in their entry is carried out: an expiry
-    /// and a renewal that travel together keep the lease.
+    /// Renewals count before anything in their entry is applied: an expiry and a
+    /// renewal in the same entry keep the lease.
     pub(crate) fn note_renewals(&mut self, entry: &Entry) {
         if holdfast_api::planted!(RenewalLost) {
             return;
@@ -262,7 +262,7 @@ impl Machine {
                 let holder = Holder { session, nonce, host, ttl_ms, store_lost_ms_max };
                 self.join_run(job, (run, *takeover), &holder, applied)?
             }
-            // The renewal itself was noted when the entry came.
+            // The renewal was recorded at the start of the entry.
             LeaseCommand::KeepAlive { lease } => {
                 self.leases.run(*lease)?;
                 self.leases.held_in(*lease, session);
@@ -325,7 +325,7 @@ impl Machine {
         Ok(self.grant_in(entered, holder, applied))
     }
 
-    /// The lease that was granted for this nonce before; it counts as used.
+    /// The lease granted for this nonce before; it counts as used.
     fn granted(&mut self, holder: &Holder<'_>) -> Result<Option<LeaseOutcome>, Refusal> {
         let host_bytes_max = self.cluster.limits().coordination.host_bytes_max;
         size::within("host_bytes_max", holder.host.len() as u64, host_bytes_max)?;
@@ -421,9 +421,9 @@ impl Machine {
         Ok(ended)
     }
 
-    /// Nobody has heard of the holder for the TTL. If that ends processes, the
-    /// others go on without them, and nothing may come from there any more: the
-    /// holder's session ends in the same entry.
+    /// The holder has not renewed for the TTL. If that ends processes, the others go
+    /// on without them, and the holder must not act any more: its session ends in the
+    /// same entry.
     fn expire(&mut self, id: LeaseId, applied: &mut Applied) -> Result<LeaseOutcome, Refusal> {
         let found = self.leases.by_id.get(&id);
         let orphaned = found.filter(|lease| lease.processes.values().any(|one| one.end.is_none()));
@@ -471,8 +471,8 @@ impl Machine {
         Ok(LeaseOutcome::Ended)
     }
 
-    /// Ends all that is alive in a run that ends, as part of the revision that is
-    /// being made. Who was there stays on record.
+    /// Ends everything alive in a run that ends, as part of the present revision. The
+    /// records stay.
     pub(crate) fn end_life(&mut self, run: &RunKey, applied: &mut Applied) {
         let since = self.sessions.leader_since;
         let ended: Vec<LeaseId> = self.leases.of_run(run).collect();

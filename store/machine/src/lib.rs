@@ -1,19 +1,19 @@
 //! The replicated state machine of Holdfast: every decision is made here, in
 //! log order, by a function of values.
 //!
-//! Entry points: [`Machine::apply`] (an entry in, answers and effects out),
-//! [`Machine::read`], [`Machine::met`] and [`releases`] (questions and waits),
-//! [`Machine::history`] (watches), [`Machine::encode`] and
+//! Entry points: [`Machine::apply`] (takes an entry, returns answers and
+//! effects), [`Machine::read`], [`Machine::met`] and [`releases`] (questions and
+//! waits), [`Machine::history`] (watches), [`Machine::encode`] and
 //! [`Machine::decode`] (snapshots), [`encode_entry`] and [`decode_entry`] (the
 //! log).
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `machine` | the fields of the state, and the way of an entry through it |
-//! | `applied` | what applying hands back: answers, effects, garbage |
+//! | `machine` | the fields of the state, and how it applies an entry |
+//! | `applied` | the result of applying: answers, effects, garbage |
 //! | `job` | jobs, runs, keys and queues, and their accounts |
 //! | `run` | opening, ending and deleting runs |
-//! | `kv`, `draft`, `transaction` | key-value commands, staged before they are carried out |
+//! | `kv`, `draft`, `transaction` | key-value commands, staged before they are applied |
 //! | `queue` | queues |
 //! | `session` | exactly-once answers, idle times |
 //! | `cluster` | cluster id, limits, feature level, retired node ids |
@@ -21,11 +21,11 @@
 //! | `process` | registrations and ends of processes |
 //! | `coordination` | the processes, rounds and outcomes of a run, and how a command changes them |
 //! | `round` | rounds: scope, arrivals, and the one rule that closes them |
-//! | `outcome` | what is made of a closed round: ranks, votes, atomic blocks |
+//! | `outcome` | the conclusions of a closed round: ranks, votes, atomic blocks |
 //! | `history` | the latest changes, for watches and waits that resume |
 //! | `read` | reads, conditions of waits |
 //! | `size`, `number` | limits of one command; numbers as TCPStore reads them |
-//! | `restore` | a state that begins again in another cluster |
+//! | `restore` | restoring the state in another cluster |
 //! | `codec`, `image` | entries and the whole state as bytes |
 //!
 //! # Architecture invariants
@@ -42,17 +42,17 @@
 //! * The revision grows by one with each command that changed keys, queues, runs,
 //!   leases, processes or rounds, and each revision is one batch of changes. Sessions, limits and
 //!   time have no revision.
-//! * A command costs no more than its own size and that of the values it
-//!   touches; what takes long to free is handed out as garbage.
+//! * A command costs no more than its own size and that of the values it touches;
+//!   what takes long to free is returned as garbage.
 //! * Every collection has a limit, most of them replicated in
 //!   [`holdfast_api::Limits`], and every limit is checked while applying, so
 //!   that all nodes refuse the same command.
-//! * `decode(encode(state))` and the log behind it give the state that all
-//!   entries give. What can be derived is not encoded but counted again.
-//! * Whatever these rules say about a logged command is fixed for ever: a
-//!   changed rule is keyed to a higher feature level.
+//! * `decode(encode(state))` and the log after it give the state that all entries
+//!   give. What can be derived is not encoded.
+//! * What these rules say about a logged command never changes: a changed rule is
+//!   keyed to a higher feature level.
 
-// The generators of the tests name the crate as other crates do.
+// The tests' generators name the crate as other crates do.
 #[cfg(test)]
 extern crate self as holdfast_machine;
 

@@ -1,4 +1,4 @@
-//! The machine: its fields, and the way of an entry through it.
+//! The machine: its fields, and how it applies an entry.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::job::Jobs;
 use crate::lease::Leases;
 use crate::session::{Admission, Sessions};
 
-/// The replicated state. A clone is cheap and stands still while the original
-/// goes on: that is what a snapshot is made from.
+/// The replicated state. A clone is cheap and does not change with the original:
+/// snapshots are made from clones.
 #[derive(Clone, Default)]
 pub struct Machine {
     /// Never goes back.
@@ -53,7 +53,7 @@ impl Machine {
         applied
     }
 
-    /// Carries a command out unless its session says that this was done.
+    /// Applies a command unless its session has applied it before.
     fn answer_once(&mut self, proposal: &Proposal, applied: &mut Applied) -> Answer {
         let Proposal { session, command } = proposal;
         let Some(place) = session else {
@@ -108,12 +108,12 @@ impl Machine {
         applied.effects.push(Effect::Changed(batch));
     }
 
-    /// Changes of one run under a prefix, from revision `from` on: whole
-    /// revisions, in order, without those in which nothing of interest
-    /// happened. Stops before `changes_max` changes would be exceeded, but not
-    /// before the first revision; ask again from the last one's successor
-    /// until nothing comes. A run that was deleted and opened again under its
-    /// name is another run: what came before its opening is not its history.
+    /// Changes of one run under a prefix, from revision `from` on: whole revisions,
+    /// in order, without those in which nothing of interest happened. Stops before
+    /// `changes_max` changes would be exceeded, but not before the first revision;
+    /// ask again from the last one's successor until it returns nothing. A run
+    /// deleted and opened again under its name is another run: earlier changes are
+    /// not its history.
     pub fn history(
         &self,
         run: &RunKey,
@@ -144,8 +144,8 @@ impl Machine {
         self.cluster.feature_level
     }
 
-    /// The feature level, if it is one that this build does not obey. The node
-    /// must then apply nothing more and stop: it would diverge in silence.
+    /// The feature level, if it is one that this build does not obey. The node must
+    /// then apply nothing more and stop: it would diverge silently.
     pub fn unsupported_level(&self) -> Option<u32> {
         (self.cluster.feature_level > FEATURE_LEVEL).then_some(self.cluster.feature_level)
     }
@@ -160,33 +160,33 @@ impl Machine {
         self.cluster.id.as_deref()
     }
 
-    /// Whether the answer to a command of a session is kept: it was done.
+    /// Whether a command was applied and its session keeps the answer.
     pub fn is_answered(&self, place: &SessionRef) -> bool {
         self.sessions.is_answered(place)
     }
 
-    /// Whether a node id was used and is gone for ever.
+    /// Whether a node id is retired.
     pub fn is_retired(&self, node: NodeId) -> bool {
         self.retired_at(node).is_some()
     }
 
-    /// All node ids that are gone for ever, in order.
+    /// All retired node ids, in order.
     pub fn retired(&self) -> impl Iterator<Item = NodeId> {
         self.cluster.retired.keys().copied()
     }
 
-    /// Log time since which a node id is gone for ever.
+    /// Log time at which a node id was retired.
     pub fn retired_at(&self, node: NodeId) -> Option<LogTime> {
         self.cluster.retired.get(&node).copied()
     }
 
-    /// The refusal of an attempt to bring a retired node id back.
+    /// The refusal to reuse a retired node id.
     pub fn refuse_retired(&self, node: NodeId) -> Option<Refusal> {
         self.retired_at(node).map(|at| Refusal::NodeRetired { node, at })
     }
 
-    /// Up to `max` commands `Expire` and `Deadline` that hold at a log time, the
-    /// leader's own. For the leader to propose in an entry of that time.
+    /// Up to `max` commands `Expire` and `Deadline` that hold at a log time, which is
+    /// the leader's. The leader proposes them in an entry of that time.
     pub fn due(&self, time: LogTime, max: usize) -> Vec<Command> {
         let since = self.sessions.leader_since;
         let mut due: Vec<Command> = self.leases.due(time, since).take(max).collect();
@@ -196,18 +196,18 @@ impl Machine {
         due
     }
 
-    /// Whether anything comes due as log time passes. If so, the leader must
-    /// commit a tick now and then.
+    /// Whether anything comes due as log time passes. If so, the leader must commit a
+    /// tick at intervals.
     pub fn has_pending_deadlines(&self) -> bool {
         !self.sessions.by_id.is_empty() || !self.leases.by_id.is_empty() || !self.timers.is_empty()
     }
 
-    /// Whether anybody holds a lease.
+    /// Whether any lease has a holder.
     pub fn has_leases(&self) -> bool {
         !self.leases.by_id.is_empty()
     }
 
-    /// Whose lease it is, also after it ended as the last of its run.
+    /// The run of a lease, also after it ended as the last of its run.
     pub fn job_of_lease(&self, lease: LeaseId) -> Option<&Name> {
         self.leases.by_id.get(&lease).map(|lease| &lease.run.job)
     }

@@ -1,7 +1,7 @@
-//! Decimal numbers as C's `strtoll` reads them: what `add` finds in a value.
+//! Decimal numbers as C's `strtoll` reads them: how `add` reads a value.
 
-/// Reads leading white space, an optional sign and digits up to the first
-/// byte that is none. None if there is no digit or the number does not fit.
+/// Reads leading white space, an optional sign and digits up to the first other
+/// byte. None if there is no digit or the number does not fit.
 pub(crate) fn parse(text: &[u8]) -> Option<i64> {
     let start = text.iter().position(|byte| !is_space(*byte))?;
     let (negative, digits) = match text[start] {

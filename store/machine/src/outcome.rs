@@ -1,15 +1,15 @@
-//! What is made of a closed round: ranks, votes and atomic blocks.
+//! Conclusions of a closed round: ranks, votes and atomic blocks.
 //!
-//! All but `advance` and `conclude` are functions of values. A round knows nothing of them,
-//! and nothing here knows how a round closes.
+//! All but `advance` and `conclude` are functions of values. Rounds do not depend
+//! on them, and nothing here depends on how a round closes.
 //!
 //! | module | concludes |
 //! | --- | --- |
-//! | `advance` | the next iteration: ranks, who was dropped, budgets |
-//! | `assignment` | who takes part in it, and with which rank |
+//! | `advance` | the next iteration: ranks, dropped members, budgets |
+//! | `assignment` | its members and their ranks |
 //! | `vote` | a vote over the payloads |
 //! | `block` | whether an atomic block succeeded, at its exit |
-//! | `conclude` | fetches what these need, and keeps what the job has to remember |
+//! | `conclude` | collects their inputs, and keeps what the job must remember |
 
 mod advance;
 pub(crate) mod assignment;
@@ -19,11 +19,11 @@ pub(crate) mod vote;
 
 use holdfast_api::{Against, AgainstWhy, Blob, Incarnation, ProcessId};
 
-/// How much of a payload is told when its sender stood against the rest: what
-/// is told goes to every member, and a payload can be long.
+/// Bytes of a payload that are sent when its sender disagreed with the rest: they
+/// go to every member, and a payload can be long.
 const SAID_BYTES_MAX: usize = 256;
 
-/// Names one that stood against the rest, by what it brought.
+/// Names a member that disagreed, with its payload.
 fn against(process: ProcessId, incarnation: Incarnation, payload: Option<&Blob>) -> Against {
     let why = match payload {
         None => AgainstWhy::NotThere,

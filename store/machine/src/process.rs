@@ -1,4 +1,4 @@
-//! Registration of processes, and their ends as agents and operators tell them.
+//! Registration of processes, and their ends as agents and operators report them.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::machine::Machine;
 use crate::outcome::assignment;
 use crate::size;
 
-/// Longest reason of an end that anybody may give, in bytes.
+/// Longest reason for an end, in bytes.
 const REASON_BYTES_MAX: u64 = 1_024;
-/// Longest exception by which a process leaves, in bytes: each member of a
-/// round that fails by it is told.
+/// Longest exception by which a process leaves, in bytes: each member of a round
+/// that fails by it receives it.
 const EXCEPTION_BYTES_MAX: u64 = 256;
 
-/// An agent tells causes of its own choice, which are kept for long.
+/// An agent chooses the texts of causes, and they are kept for long.
 fn check_cause(cause: &Cause) -> Result<(), Refusal> {
     match cause {
         Cause::Removed { reason } => within_reason(reason.len()),
@@ -40,10 +40,10 @@ fn within_reason(bytes: usize) -> Result<(), Refusal> {
     size::within("reason_bytes_max", bytes as u64, REASON_BYTES_MAX)
 }
 
-/// Most incidents that a window may allow: so many times are kept.
+/// Most incidents that a window may allow: this many times are kept.
 const RESTARTS_IN_WINDOW_MAX: u32 = 1_000;
 
-/// What a registration asks for.
+/// Arguments of a registration.
 struct Registration<'c> {
     lease: LeaseId,
     process: Option<ProcessId>,
@@ -55,7 +55,7 @@ struct Registration<'c> {
     policy: &'c Policy,
 }
 
-/// Numbers that nobody could meet.
+/// Values that no process could meet.
 fn check_policy(policy: &Policy) -> Result<(), Refusal> {
     let invalid = |why: String| Err(Refusal::TermsInvalid { why });
     let Policy { world, members_min, assignment, restarts_max, restarts_window_ms, .. } = policy;
@@ -129,7 +129,7 @@ impl Machine {
         Err(Refusal::FeatureLevel { level, needed: COORDINATION_LEVEL })
     }
 
-    /// The open run that a command without a lease means.
+    /// The open run of a command without a lease.
     pub(crate) fn live_run(&self, scope: &Scope) -> Result<RunKey, Refusal> {
         let target = self.jobs.writable(scope)?;
         if target.exists {
@@ -178,7 +178,7 @@ impl Act<'_> {
         Ok(self.admit(process, wanted))
     }
 
-    /// The same registration came before.
+    /// The same registration was applied before.
     fn registered(&self, wanted: &Registration<'_>) -> Result<Option<ProcessOutcome>, Refusal> {
         let Some(lease) = self.leases.by_id.get(&wanted.lease) else {
             return Err(Refusal::LeaseEnded { lease: wanted.lease });
@@ -229,7 +229,7 @@ impl Act<'_> {
         self.leases.attach(wanted.lease, process, incarnation);
         for key in self.coordination.naming.get(&process).into_iter().flatten() {
             if let Some(round) = self.coordination.rounds.get_mut(key) {
-                // A set has waited for one that never joined already.
+                // The set already counts a process that never joined.
                 round.tally.live += u32::from(joined_before);
             }
             self.dirty.insert(key.clone());
@@ -245,7 +245,7 @@ impl Act<'_> {
         ProcessOutcome::Registered { process, incarnation, since: self.revision }
     }
 
-    /// All ends first, rounds afterwards.
+    /// All ends first, then the rounds.
     fn end_all(&mut self, lease: LeaseId, ends: &[ProcessEnd]) -> Result<ProcessOutcome, Refusal> {
         for ProcessEnd { process, incarnation, cause, .. } in ends {
             check_cause(cause)?;

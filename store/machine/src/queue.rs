@@ -1,4 +1,4 @@
-//! Queues: first in, first out, in a space of their own beside the keys.
+//! Queues: first in, first out, in a namespace apart from the keys.
 
 use holdfast_api::{Blob, Change, ChangeKind, KvOutcome, Refusal};
 

@@ -1,4 +1,4 @@
-//! Questions that change nothing: reads, and what a wait waits for.
+//! Reads: they change nothing; and the conditions of waits.
 
 use std::ops::Bound;
 
@@ -13,27 +13,26 @@ use crate::job::{Run, RunEnd, Stored, fence, run_not_found};
 use crate::machine::Machine;
 use crate::{number, size};
 
-/// A page of a list is never empty while there are keys, or reading it page by
-/// page would not end.
+/// A page of a list is never empty while there are keys: otherwise paging would
+/// not end.
 const PAGE_MIN: u64 = 1;
 
 impl Machine {
-    /// Answers a question at the present revision. A job or run that nobody
-    /// wrote to yet reads as empty.
+    /// Answers a question at the present revision. A job or run without writes reads
+    /// as empty.
     pub fn read(&self, read: &Read) -> ReadAnswer {
         let outcome = self.answer(read).unwrap_or_else(ReadOutcome::Refused);
         ReadAnswer { revision: self.revision, time_ms: self.time, outcome }
     }
 
-    /// The run that a read, a wait or a watch in this scope means: the one
-    /// named, else the open one, else the latest. A job that does not exist
-    /// yet stands for the run that a first write would open, so that a wait
-    /// can be parked before it.
+    /// The run that a read, a wait or a watch in this scope means: the one named,
+    /// else the open one, else the latest. If the job does not exist yet, it is the
+    /// run that a first write would open, so that a wait can be parked before it.
     pub fn resolve(&self, scope: &Scope) -> Result<RunKey, Refusal> {
         self.jobs.readable(scope)
     }
 
-    /// Whether there is such a job.
+    /// Whether the job exists.
     pub fn has_job(&self, job: &Name) -> bool {
         self.jobs.by_name.contains_key(job)
     }
@@ -56,8 +55,8 @@ impl Machine {
         now || since.is_some_and(heard)
     }
 
-    /// Why nothing can be written to a run any more, nor waited for in it:
-    /// `Fenced` if it has ended, `RunNotFound` if its job exists without it.
+    /// Why a run can be neither written to nor waited in any more: `Fenced` if it has
+    /// ended, `RunNotFound` if its job exists without it.
     pub fn fenced(&self, run: &RunKey) -> Option<Refusal> {
         let job = self.jobs.by_name.get(&run.job)?;
         match job.runs.get(&run.run) {
@@ -137,7 +136,7 @@ impl Machine {
             keys: job.usage.keys,
             bytes: job.usage.bytes,
         };
-        // What is left of a job without runs is its numbering.
+        // A job without runs keeps only its numbering.
         let in_use = self.jobs.by_name.iter().filter(|(_, job)| !job.runs.is_empty());
         in_use.map(info).collect()
     }
@@ -147,7 +146,7 @@ impl Machine {
         let job = job.ok_or_else(|| Refusal::JobNotFound { job: job_name.clone() })?;
         let oldest_first = job.by_opening.values();
         let ends_at = |run: &Name| {
-            // Only the open one has leases.
+            // Only the open run has leases.
             let open = job.open.as_ref().filter(|open| *open == run)?;
             let key = RunKey { job: job_name.clone(), run: open.clone() };
             self.leases.ends_at(&key, self.sessions.leader_since)
@@ -171,8 +170,8 @@ impl Machine {
     }
 }
 
-/// Whether a change makes a condition on its key true: for those who wait, as
-/// the effects come.
+/// Whether a change makes a condition on its key true: for waits, as effects are
+/// performed.
 pub fn releases(until: Until, kind: &ChangeKind) -> bool {
     match (until, kind) {
         (Until::Exists, ChangeKind::Put { .. } | ChangeKind::Push { .. }) => true,
@@ -181,7 +180,7 @@ pub fn releases(until: Until, kind: &ChangeKind) -> bool {
     }
 }
 
-/// As a key, or as a queue that holds something.
+/// As a key, or as a queue that is not empty.
 fn exists(run: &Run, key: &Blob) -> bool {
     run.keys.contains_key(key) || run.queues.contains_key(key)
 }
@@ -212,7 +211,7 @@ fn within_keys(keys: &[Blob], limits: &Limits) -> Result<(), Refusal> {
     size::within("keys_per_command_max", keys.len() as u64, limits.keys_per_command_max)
 }
 
-/// Keys under a prefix, in byte order, from a place on.
+/// Keys under a prefix, in byte order, from a position on.
 fn keys_from<'r>(
     run: &'r Run,
     prefix: &'r [u8],

@@ -1,8 +1,8 @@
-//! A state that begins again in another cluster, from a backup of one that is lost.
+//! Restores the state in another cluster, from a backup of a lost one.
 //!
-//! What the lost cluster answered behind the backup is not in it: numbers that it
-//! gave then must not be given again, and nobody may go on as if nothing had
-//! happened. So numbers jump, sessions are gone, runs with agents have ended.
+//! The backup lacks what the lost cluster answered after it: numbers given then
+//! must not be given again, and no client may go on as if nothing had happened.
+//! So numbers jump, sessions are gone, runs with agents have ended.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::history::History;
 use crate::machine::Machine;
 use crate::session::Sessions;
 
-/// How far revisions, generations and incarnations jump with each epoch: farther than any
-/// cluster gets between a backup and its loss, and 8 000 times within what JSON's numbers
-/// hold. So the upper bits of a revision tell its epoch.
+/// How far revisions, generations and incarnations jump with each epoch: farther
+/// than any cluster gets between a backup and its loss, and 8 000 jumps fit
+/// JSON's numbers. So the upper bits of a revision tell its epoch.
 pub const EPOCH_NUMBERS: u64 = 1 << 40;
 
 /// How far iterations and the numbers of runs jump with each epoch.
 pub const EPOCH_ITERATIONS: u64 = 1_000_000;
 
-/// What a restore came to.
+/// Summary of a restore.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Runs that were ended, as they had agents: their trainers are fenced.
+    /// Runs that were ended because they had agents: their trainers are fenced.
     pub ended: Vec<RunKey>,
     /// Runs that stay open.
     pub open: u64,
@@ -34,14 +34,14 @@ pub struct Restored {
 }
 
 impl Machine {
-    /// The longest time that a process known to it may go on without a word from the
-    /// store, in milliseconds.
+    /// Longest time that a process may go on without contact to the store, in
+    /// milliseconds.
     pub fn store_lost_ms_max(&self) -> u64 {
         let known = self.leases.by_id.values().map(|lease| lease.store_lost_ms_max);
         known.fold(self.cluster.limits.coordination.store_lost_ms_max, u64::max)
     }
 
-    /// The greatest of all numbers that grow for good.
+    /// The greatest of all numbers that only grow.
     pub fn greatest_number(&self) -> u64 {
         let jobs = self.jobs.by_name.values().flat_map(|job| {
             let JobCoordination { incarnation, generation, iteration, .. } = &job.coordination;
@@ -50,8 +50,9 @@ impl Machine {
         jobs.chain([self.revision, self.sessions.next, self.leases.next]).max().unwrap_or(0)
     }
 
-    /// Goes on in another cluster, so many epochs later: nothing that a cluster of an
-    /// epoch between gave is given again. None may have got so far.
+    /// Continues in another cluster, this many epochs later: numbers given by
+    /// clusters of the epochs between are not given again. None may have got that
+    /// far.
     pub fn restore(&mut self, cluster_id: &str, epochs: u64) -> Restored {
         // A file may hold any numbers.
         let (numbers, iterations) =

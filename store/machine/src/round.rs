@@ -1,18 +1,18 @@
-//! Rounds: the one rendezvous primitive.
+//! Rounds: the only rendezvous primitive.
 //!
-//! A round knows its scope, its arrivals, its rule and its deadline. What is
-//! made of a closed one is not its business: see `outcome`.
+//! A round knows its scope, its arrivals, its rule and its deadline. Its
+//! conclusion is up to `outcome`.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `arrive` | arrivals, withdrawals, acknowledgements, deadlines |
-//! | `tally` | what is counted of arrivals, and of those who stand by them |
-//! | `held` | what stays of a held round when it has closed |
+//! | `tally` | counts of arrivals and of active processes |
+//! | `held` | what remains of a held round after it closes |
 //! | `release` | holding, releasing and revoking |
-//! | `spec` | what a held round is for |
-//! | `facts` | what a round is, in the numbers that decide |
+//! | `spec` | the purpose of a held round |
+//! | `facts` | a round's numbers that the decision needs |
 //! | `decide` | the one rule that closes rounds, a pure function |
-//! | `close` | closing, failing, evicting, and what is kept of it |
+//! | `close` | closing, failing, evicting, and the records kept |
 
 use std::sync::Arc;
 
@@ -31,9 +31,8 @@ mod release;
 mod spec;
 pub(crate) mod tally;
 
-/// What makes a round another round than the next: its name, its scope and its
-/// kind. Rounds are evaluated in the order of their keys, and so of the bytes
-/// of their names.
+/// Identity of a round: its name, its scope and its kind. Rounds are evaluated in
+/// the order of their keys, and so in byte order of their names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RoundKey {
     pub name: Blob,
@@ -54,7 +53,7 @@ impl RoundKey {
         }
     }
 
-    /// Whether it waits for whoever is active, and not for some by name.
+    /// Whether it waits for all active processes, not for some by name.
     pub fn is_among_active(&self) -> bool {
         *self.among == Among::Active
     }
@@ -100,13 +99,13 @@ impl Numbers {
         Numbers { rule: *rule, require_all: *require_all, deadline: *deadline, hold: hold.clone() }
     }
 
-    /// What a held round is for.
+    /// The purpose of a held round.
     pub fn spec(&self) -> Option<&Blob> {
         self.hold.as_ref().map(|hold| &hold.spec)
     }
 }
 
-/// A round that gathers.
+/// A gathering round.
 #[derive(Clone)]
 pub(crate) struct Round {
     pub generation: Generation,
@@ -117,13 +116,13 @@ pub(crate) struct Round {
     /// Log time of the first arrival that counts, while there is one.
     pub counted_since: Option<LogTime>,
     pub arrivals: OrdMap<ProcessId, Arrived>,
-    /// What arrivals and those in scope come to.
+    /// Counts of its arrivals and its scope.
     pub tally: Tally,
-    /// The latest time at which a `Deadline` command found it.
+    /// The latest time at which a `Deadline` command applied to it.
     pub reached: LogTime,
-    /// When to look again.
+    /// When its timer fires.
     pub timer: Option<LogTime>,
-    /// Of a held round: whom its deadline has ended.
+    /// Of a held round: the members that its deadline has ended.
     pub evicted: Members,
 }
 
@@ -145,30 +144,30 @@ pub(crate) struct Tally {
     pub standbys: u32,
     /// Arrivals without a call: exits of an atomic block that failed.
     pub unfinished: u32,
-    /// Of a set or a generation: how many of it are waited for, arrived or not.
+    /// Of a set or a generation: how many of it the round waits for, arrived or not.
     pub live: u32,
-    /// Arrivals of those who hold the present generation of a held round.
+    /// Arrivals that hold the present generation of a held round.
     pub holders: u32,
-    /// The numbers of those that count, each with who gave them.
+    /// The numbers of those that count, each with the processes that gave them.
     pub variants: OrdMap<Numbers, OrdSet<ProcessId>>,
 }
 
 #[derive(Clone)]
 pub(crate) struct Arrived {
     pub incarnation: Incarnation,
-    /// The call that waits; 0 = none does: an exit that failed.
+    /// The waiting call; 0 = none: an exit that failed.
     pub call: u64,
     /// Log time of the arrival in this generation.
     pub at: LogTime,
     pub payload: Blob,
     pub numbers: Numbers,
-    /// Of a held round: the generation that it says it holds, ready.
+    /// Of a held round: the generation that it reports to hold, ready.
     pub names: Generation,
     /// Whether it holds the present generation of a held round.
     pub holds: bool,
     /// The earliest generation of a held round that closed without it; 0 = none.
     pub passed_over: Generation,
-    /// Of an exit: how it failed, whatever the payload says.
+    /// Of an exit: how it failed, independent of the payload.
     pub unfinished: Option<Unfinished>,
 }
 
@@ -180,7 +179,6 @@ pub(crate) enum Unfinished {
     EnteredAgain,
 }
 
-/// An atomic block.
 #[derive(Clone)]
 pub(crate) struct Block {
     /// The name of its entry.
@@ -201,7 +199,7 @@ impl Round {
         }
     }
 
-    /// How many processes it is among by name.
+    /// How many processes it names.
     pub fn named_count(&self, key: &RoundKey) -> u32 {
         match &self.base {
             Some(base) => base.members.len() as u32,
@@ -227,8 +225,8 @@ impl Round {
         self.tally.counted - self.tally.unfinished
     }
 
-    /// When its patience ends. Spares alone wait without an end. The first time
-    /// revokes the generation that is held; from a revocation on it begins anew.
+    /// When its patience ends. Spares alone wait without limit. The first end revokes
+    /// the held generation; from a revocation on it starts again.
     pub fn deadline(
         &self,
         held: Option<&held::HeldRound>,
@@ -240,8 +238,8 @@ impl Round {
     }
 }
 
-/// Of variants, each with who gave it, the one that most gave; of several, the
-/// one of the lowest process.
+/// Of variants, each with the processes that gave it, the most frequent; of
+/// several, that of the lowest process.
 pub(crate) fn most_frequent<V: Ord + Clone>(variants: &OrdMap<V, OrdSet<ProcessId>>) -> Option<&V> {
     let rank = |by: &OrdSet<ProcessId>| {
         (by.len(), std::cmp::Reverse(by.get_min().copied().unwrap_or(ProcessId::MAX)))
@@ -265,7 +263,7 @@ impl Arrived {
         }
     }
 
-    /// The exit of somebody who makes none.
+    /// The exit of a process that makes none.
     pub fn unfinished(incarnation: Incarnation, how: Unfinished) -> Arrived {
         Arrived {
             incarnation,

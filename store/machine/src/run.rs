@@ -1,5 +1,5 @@
 //! Commands on jobs and runs: open, end, delete. At most one run of a job is
-//! open; whoever works in an ended one is fenced.
+//! open; processes of an ended run are fenced.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::coordination::Live;
 use crate::job::{Job, Left, RunEnd, fence, run_not_found};
 use crate::machine::Machine;
 
-/// Most runs that the deletion of a job takes out at once.
+/// Most runs that one deletion of a job removes.
 const DELETED_RUNS_MAX: usize = 1_000;
 
 /// A run that was joined, or opened.
 pub(crate) struct Entered {
     pub run: RunKey,
     pub opened: bool,
-    /// The one before, which this ended.
+    /// The run before, which this ended.
     pub ended: Option<Name>,
 }
 
@@ -60,8 +60,7 @@ impl Machine {
         Ok(RunOutcome::Opened { run: run.run, created: opened, ended })
     }
 
-    /// The run that is chosen; opened, if need be, as part of the revision that is
-    /// being made.
+    /// The chosen run; opened, if needed, as part of the present revision.
     pub(crate) fn enter(
         &mut self,
         job_name: &Name,
@@ -102,8 +101,8 @@ impl Machine {
         Ok(Entered { run, opened: true, ended })
     }
 
-    /// Opens a run of a new name, as part of the revision that is being made,
-    /// and ends the one before; answers that.
+    /// Opens a run of a new name, as part of the present revision, and ends the one
+    /// before; returns that one.
     fn open_new(&mut self, key: &RunKey, applied: &mut Applied) -> Result<Option<Name>, Refusal> {
         self.jobs.room_for_run(&key.job, &self.cluster)?;
         let former = self.jobs.by_name.get(&key.job).and_then(|job| job.open.clone());
@@ -114,13 +113,13 @@ impl Machine {
         Ok(former)
     }
 
-    /// Puts in a new open run, as part of the revision that is being made.
+    /// Adds a new open run, as part of the present revision.
     pub(crate) fn insert_open(&mut self, key: &RunKey, applied: &mut Applied) {
         self.jobs.insert_open(key, self.revision + 1, self.time);
         applied.effects.push(Effect::RunOpened { run: key.clone() });
     }
 
-    /// Refuses a run that has ended, or is about to: nobody enters it any more.
+    /// Refuses a run that has ended, or is about to: no process enters it any more.
     pub(crate) fn not_over(&self, key: &RunKey) -> Result<(), Refusal> {
         let Some(run) = self.jobs.run(key) else { return Ok(()) };
         if self.cluster.feature_level < COORDINATION_LEVEL {
@@ -139,7 +138,7 @@ impl Machine {
         Err(Refusal::RunOver { job: key.job.clone(), run: key.run.clone(), cause, ms_ago })
     }
 
-    /// Refuses to end a run that somebody holds.
+    /// Refuses to end a run with a lease holder.
     fn not_held(&self, key: &RunKey) -> Result<(), Refusal> {
         let (Some(run), Some(holders)) = (self.jobs.run(key), self.leases.holders(key)) else {
             return Ok(());
@@ -157,8 +156,7 @@ impl Machine {
         Err(Refusal::RunHeld { held: Box::new(held) })
     }
 
-    /// Ends a run whose last agent has left, as part of the revision that is being
-    /// made.
+    /// Ends a run whose last agent has left, as part of the present revision.
     pub(crate) fn close_run(&mut self, key: &RunKey, left: Left, applied: &mut Applied) {
         if self.jobs.run(key).is_some_and(|run| run.is_open()) {
             self.end_left(key, None, Some(left), applied);
@@ -193,8 +191,8 @@ impl Machine {
         Ok(RunOutcome::Deleted)
     }
 
-    /// Time may have been too short after all: the run was deleted meanwhile,
-    /// and maybe another of its name is there.
+    /// Time may have been too short after all: the run may be deleted by now, and
+    /// another may have its name.
     fn purge_run(
         &mut self,
         key: RunKey,
@@ -217,7 +215,7 @@ impl Machine {
         Ok(RunOutcome::Deleted)
     }
 
-    /// Each run is one step, whatever it holds; how many there are is bounded.
+    /// Each run is one step, whatever it holds; the number of runs is bounded.
     fn delete_job(&mut self, name: &Name, applied: &mut Applied) -> Result<RunOutcome, Refusal> {
         self.at_runs_level()?;
         let job = self.jobs.by_name.get(name).filter(|job| !job.runs.is_empty());
@@ -245,14 +243,14 @@ impl Machine {
         Err(Refusal::FeatureLevel { level, needed: RUNS_LEVEL })
     }
 
-    /// When a run ended, as far as that counts for its age.
+    /// When a run ended, for its age.
     fn ended_at(&self, time: Option<LogTime>) -> LogTime {
         time.unwrap_or(self.cluster.runs_age_from)
     }
 
-    /// Up to `max` commands `Purge` that hold at the present log time, for runs
-    /// that ended, or whose last agent was lost, at least `kept_ms` ago. For the
-    /// leader to propose.
+    /// Up to `max` commands `Purge` that hold at the present log time, for runs that
+    /// ended, or whose last agent was lost, at least `kept_ms` ago. The leader
+    /// proposes them.
     pub fn purgeable(&self, kept_ms: u64, max: usize) -> Vec<Command> {
         if self.cluster.feature_level < RUNS_LEVEL {
             return Vec::new();
@@ -282,14 +280,14 @@ impl Machine {
         self.end_left(run, None, None, applied);
     }
 
-    /// Ends the job's open run as part of the revision that is being made.
+    /// Ends the job's open run as part of the present revision.
     fn end_open(&mut self, job: &Name, name: &Name, by: Option<Name>, applied: &mut Applied) {
         let run = RunKey { job: job.clone(), run: name.clone() };
         let left = self.leases.left(&run);
         self.end_left(&run, by, left, applied);
     }
 
-    /// The event log says that all is over.
+    /// Records the end in the event log.
     fn record_end(&mut self, run: &RunKey, by: Option<&Name>, applied: &mut Applied) {
         let (revision, at_ms) = (self.revision + 1, self.time);
         let events_max = self.cluster.limits.coordination.events_per_job_max;

@@ -19,25 +19,24 @@ use crate::cluster::SECRET_IDS_LEVEL;
 use crate::deadlines::{Deadlines, Use};
 use crate::machine::Machine;
 
-/// What an answer weighs beside the values in it.
+/// Weight of an answer besides its values.
 const ANSWER_BYTES: u64 = 128;
 
-/// What the answer to one arrival weighs.
+/// Weight of the answer to one arrival.
 const ARRIVAL_ANSWER_BYTES: u64 = 128;
 
-/// What one command's share of the answer to a pipeline weighs beside its values.
+/// Weight of one command in the answer to a pipeline, besides its values.
 const PIPELINED_BYTES: u64 = 104;
 
-/// What one step's share of the answer to a transaction weighs beside its value.
+/// Weight of one step in the answer to a transaction, besides its value.
 const STEP_ANSWER_BYTES: u64 = 24;
 
-/// All sessions.
 #[derive(Clone)]
 pub(crate) struct Sessions {
     pub by_id: OrdMap<SessionId, Session>,
     /// Makes opening retryable.
     pub by_nonce: OrdMap<Nonce, SessionId>,
-    /// How many there were, and one: no id is used again.
+    /// Number of sessions ever opened, plus one: no id is used again.
     pub next: u64,
     /// Log time of the present leader's start, from which idle times count.
     pub leader_since: LogTime,
@@ -45,7 +44,6 @@ pub(crate) struct Sessions {
     pub deadlines: Deadlines,
 }
 
-/// One session.
 #[derive(Clone)]
 pub(crate) struct Session {
     pub nonce: Nonce,
@@ -56,11 +54,11 @@ pub(crate) struct Session {
     pub answer_bytes: u64,
 }
 
-/// What the table says to a command before it is carried out.
+/// State of a command in its session.
 pub(crate) enum Admission {
-    /// Never seen: carry it out.
+    /// Never seen: apply it.
     Fresh,
-    /// Carried out before, with this answer.
+    /// Applied before, with this answer.
     Replayed(Answer),
     Refused(Refusal),
 }
@@ -83,7 +81,7 @@ impl Sessions {
         }
     }
 
-    /// Puts a session in under its id, with all that is derived from it.
+    /// Adds a session under its id, with everything derived from it.
     pub fn insert(&mut self, id: SessionId, session: Session) {
         self.by_nonce.insert(session.nonce, id);
         self.answer_bytes += session.answer_bytes;
@@ -91,9 +89,8 @@ impl Sessions {
         self.by_id.insert(id, session);
     }
 
-    /// Every session that an entry mentions counts as used, before anything in
-    /// the entry is carried out: an expiry and a renewal that travel together
-    /// keep the session.
+    /// Every session that an entry mentions counts as used, before anything in the
+    /// entry is applied: an expiry and a use in the same entry keep the session.
     pub fn note_use(&mut self, entry: &Entry, time: LogTime) {
         for proposal in &entry.commands {
             if let Some(place) = &proposal.session {
@@ -106,7 +103,7 @@ impl Sessions {
     }
 
     fn touch(&mut self, id: SessionId, time: LogTime) {
-        // Many commands travel in one entry: only the first of them moves anything.
+        // An entry holds many commands: only the first of them changes anything.
         if self.by_id.get(&id).is_none_or(|session| session.usage.last_used == time) {
             return;
         }
@@ -115,7 +112,7 @@ impl Sessions {
         }
     }
 
-    /// Takes note of the acknowledgement, then says what becomes of a command.
+    /// Records the acknowledgement, then returns the command's state.
     pub fn admit(&mut self, place: &SessionRef, limits: &Limits) -> Admission {
         let SessionRef { id, sequence, ack } = *place;
         let Some(session) = self.by_id.get_mut(&id) else {
@@ -135,13 +132,13 @@ impl Sessions {
             let what = what.to_owned();
             Admission::Refused(Refusal::SessionWindowFull { session: id, what, limit })
         };
-        // The oldest command is always let in: only it can move the acknowledgement.
+        // The oldest command is always accepted: only it can move the acknowledgement.
         let is_oldest = sequence == session.ack;
         if !is_oldest && sequence - session.ack >= limits.session_window {
             return full("session_window", limits.session_window);
         }
-        // What an answer will weigh is known only afterwards, so the last one
-        // may go over, and so may the oldest.
+        // The weight of an answer is known only afterwards, so the last one may exceed
+        // the limit, and so may the oldest.
         let bytes_max = limits.session_answer_bytes_max;
         if !is_oldest && session.answer_bytes >= bytes_max {
             return full("session_answer_bytes_max", bytes_max);
@@ -155,8 +152,8 @@ impl Sessions {
         session.is_some_and(|session| session.answers.contains_key(&place.sequence))
     }
 
-    /// Keeps the answer of a fresh command. The command may have ended its own
-    /// session; then there is nothing left to keep it in.
+    /// Keeps the answer of a new command. If the command ended its own session, there
+    /// is nowhere to keep it.
     pub fn record(&mut self, place: &SessionRef, answer: &Answer) {
         if let Some(session) = self.by_id.get_mut(&place.id) {
             let bytes = weight(answer);
@@ -166,7 +163,7 @@ impl Sessions {
         }
     }
 
-    /// From here all idle times count anew. Gives back what to free.
+    /// Restarts all idle times. Returns values to free.
     pub fn leader_started(&mut self, time: LogTime) -> impl Send + 'static {
         self.leader_since = time;
         self.deadlines.restart()
@@ -195,7 +192,7 @@ impl Sessions {
         Ok(SessionOutcome::Opened { session: id, ttl_ms, window })
     }
 
-    /// Forgets a session, and gives it back so that it can be freed elsewhere.
+    /// Removes a session, and returns it to be freed elsewhere.
     pub fn remove(&mut self, id: SessionId) -> Option<Session> {
         let session = self.by_id.remove(&id)?;
         self.by_nonce.remove(&session.nonce);
@@ -204,14 +201,14 @@ impl Sessions {
         Some(session)
     }
 
-    /// Whether an expiry that the leader proposed holds.
+    /// Whether an expiry proposed by the leader holds.
     fn is_due(&self, id: SessionId, deadline: LogTime, time: LogTime) -> bool {
         let session = self.by_id.get(&id);
         let of = |session: &Session| Deadlines::of(session.usage, self.leader_since);
         session.is_some_and(|session| of(session) == deadline) && deadline <= time
     }
 
-    /// Expiries that hold at this time, the cost of each O(log n).
+    /// Expiries that hold at this time, each in O(log n).
     pub fn due(&self, time: LogTime, max: usize) -> Vec<Command> {
         self.deadlines
             .due(time, self.leader_since)
@@ -223,7 +220,7 @@ impl Sessions {
     }
 }
 
-/// The id of what is opened or granted next: made of its nonce from
+/// The next id of a session or lease: derived from its nonce from
 /// [`SECRET_IDS_LEVEL`] on, counted before.
 pub(crate) fn next_id(
     nonce: Nonce,
@@ -237,7 +234,7 @@ pub(crate) fn next_id(
             _ => SecretId::of(nonce, *next),
         };
         *next += 1;
-        // The least one is nobody's.
+        // The least id is reserved.
         if id > SecretId::MIN && !is_taken(id) {
             return id;
         }
@@ -250,8 +247,8 @@ impl Session {
         Session { nonce, usage, ack: 1, answers: OrdMap::new(), answer_bytes: 0 }
     }
 
-    /// Drops the answers below `ack`, and says what they weighed. Late copies
-    /// carry an older `ack`: it only moves forward.
+    /// Drops the answers below `ack`, and returns their weight. Late copies carry an
+    /// older `ack`: it only moves forward.
     fn acknowledge(&mut self, ack: u64) -> u64 {
         self.ack = self.ack.max(ack);
         let mut freed = 0;
@@ -286,7 +283,7 @@ impl Machine {
                 }
                 opened
             }
-            // The use itself was noted when the entry came.
+            // The use was recorded at the start of the entry.
             SessionCommand::KeepAlive { session } if sessions.by_id.contains_key(session) => {
                 SessionOutcome::Kept
             }
@@ -312,8 +309,8 @@ impl Machine {
     }
 }
 
-/// What a kept answer is counted as: its values, which it may be alone in
-/// keeping alive, and a flat share for the rest.
+/// Weight of a kept answer: its values, which it may be alone in keeping alive,
+/// and a flat share for the rest.
 pub(crate) fn weight(answer: &Answer) -> u64 {
     let values = match &answer.outcome {
         Outcome::Kv(outcome) => kv_weight(outcome),

@@ -1,11 +1,10 @@
-//! Limits on the size of a single command, checked before anything else is
-//! looked at.
+//! Limits on the size of a single command, checked before anything else.
 
 use holdfast_api::{
     Blob, Compare, KvOp, Limits, PIPELINE_BYTES_MAX, PIPELINE_OPS_MAX, Refusal, TransactionOp,
 };
 
-/// Refuses a command of which any part, or the whole, is too big.
+/// Refuses a command if any part of it, or the whole, is too big.
 pub(crate) fn check(op: &KvOp, limits: &Limits) -> Result<(), Refusal> {
     let mut meter = Meter { limits, keys: 0, bytes: 0 };
     match op {
@@ -34,8 +33,8 @@ pub(crate) fn check(op: &KvOp, limits: &Limits) -> Result<(), Refusal> {
     meter.finish()
 }
 
-/// Refuses a pipeline that holds too many commands, or too long ones: one client's is
-/// not to keep all others waiting.
+/// Refuses a pipeline that holds too many commands, or too long ones: one
+/// client's must not delay all others.
 pub(crate) fn check_pipeline(ops: &[KvOp]) -> Result<(), Refusal> {
     within("pipeline_ops_max", ops.len() as u64, PIPELINE_OPS_MAX as u64)?;
     let bytes: usize = ops.iter().map(KvOp::bytes).sum();
@@ -55,7 +54,7 @@ pub(crate) fn value_within(length: usize, limits: &Limits) -> Result<(), Refusal
     within("value_bytes_max", length as u64, limits.value_bytes_max)
 }
 
-/// Adds up one command.
+/// The size of one command.
 struct Meter<'l> {
     limits: &'l Limits,
     keys: u64,
@@ -76,8 +75,8 @@ impl Meter<'_> {
         Ok(())
     }
 
-    /// A key that is only looked up or deleted may be longer than a new one
-    /// may: the limit could have been lowered since it was made.
+    /// A key that is only read or deleted may be longer than a new one: the limit
+    /// could have been lowered since it was made.
     fn key_named(&mut self, key: &Blob) {
         self.keys += 1;
         self.bytes = self.bytes.saturating_add(key.len() as u64);

@@ -5,8 +5,8 @@ use holdfast_api::{Compare, KvOutcome, Refusal, TransactionOp, TransactionOutcom
 use crate::draft::Draft;
 use crate::{kv, size};
 
-/// Stages a transaction. Comparisons look at the state before it, steps at
-/// what the steps before them left.
+/// Stages a transaction. Comparisons see the state before it, each step the state
+/// after the steps before it.
 pub(crate) fn stage(
     draft: &mut Draft<'_>,
     compare: &[Compare],
@@ -25,7 +25,7 @@ pub(crate) fn stage(
         }
         let outcome = take(draft, step)?;
         if let TransactionOutcome::Value { value: Some(value) } = &outcome {
-            // What is read is kept with the session's answers, so it is bounded too.
+            // Values read are kept with the session's answers, so they are bounded too.
             bytes_read += value.len() as u64;
             size::within("command_bytes_max", bytes_read, draft.limits.command_bytes_max)?;
         }

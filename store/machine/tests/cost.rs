@@ -1,6 +1,6 @@
-//! What a command costs, counted in allocations of memory: they do not depend
-//! on how fast the machine is that runs the test, and everything that the state
-//! machine does to its persistent maps allocates.
+//! Cost of commands, counted in allocations of memory: they do not depend on the speed of
+//! the machine that runs the test, and every change of the state machine to its
+//! persistent maps allocates.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -16,8 +16,8 @@ fn apply(machine: &mut Machine, commands: Vec<Command>) -> Vec<Answer> {
     machine.apply(&Entry { time: 1, commands: commands.collect() }).answers
 }
 
-/// A job of so many processes. Process n has incarnation n + 1, and the lease
-/// of its host counts from 1.
+/// A job of this many processes. Process n has incarnation n + 1, and the lease of its
+/// host counts from 1.
 fn job(processes: u32) -> Machine {
     let mut machine = Machine::new();
     // The histories of keys and of events would grow, up to their own limits.
@@ -95,8 +95,8 @@ fn an_arrival_costs_the_same_among_64_and_among_16384() {
     assert!(many.bytes_total <= few.bytes_total * 2, "{few:?} {many:?}");
 }
 
-/// A machine from which a snapshot is being written copies what it changes, and
-/// no more than the way to it.
+/// A machine from which a snapshot is being written copies only what it changes, and the
+/// path to it.
 #[test]
 fn a_snapshot_under_way_does_not_make_an_arrival_dear() {
     let costs = [64, 16_384].map(|processes| {
@@ -146,7 +146,7 @@ fn a_hundred_thousand_rounds_leave_nothing_behind() {
     assert!(closed(100_000) && !closed(99_999));
 }
 
-/// Registers a process again, so that its incarnation is out of line.
+/// Registers a process again: its incarnation is then out of order.
 fn come_back(
     machine: &mut Machine,
     process: ProcessId,
@@ -169,8 +169,8 @@ fn come_back(
     }
 }
 
-/// What the closing of an advance allocates in which no two members stand in
-/// one stretch, for each of them.
+/// Allocations, for each member, of the closing of an advance in which no two members
+/// stand in one stretch.
 fn cost_of_a_scattered_advance(processes: u32) -> u64 {
     let mut machine = job(processes);
     let assignment = vec![AssignmentStep::MaxActive { max: processes / 2 }];

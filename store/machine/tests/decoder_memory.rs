@@ -7,8 +7,8 @@
 use holdfast_api::*;
 use holdfast_machine::{Machine, decode_entry};
 
-/// What a decoder may ask for at once, many times over, and far below what the
-/// inputs claim.
+/// Most memory that a decoder may ask for at once: many times its need, and far below
+/// what the inputs claim.
 const ALLOWED_KIB: u64 = 64 * 1024;
 
 #[test]
@@ -28,8 +28,8 @@ fn a_claimed_length_is_not_believed() {
     assert!(grown < ALLOWED_KIB, "{grown} KiB were asked for");
 }
 
-/// Each length-carrying MessagePack marker with the highest length, where each
-/// kind of thing is expected.
+/// Each length-carrying MessagePack marker with the highest length, at a place where its
+/// kind is expected.
 fn lying_entries() -> Vec<Vec<u8>> {
     let huge: [&[u8]; 6] = [
         b"\xdd\xff\xff\xff\xff",
@@ -52,19 +52,19 @@ fn lying_entries() -> Vec<Vec<u8>> {
     for place in &places {
         inputs.extend(huge.iter().map(|lie| [place, *lie].concat()));
     }
-    // Deep nesting where nothing is expected.
+    // Deep nesting where none is expected.
     inputs.push([&b"\x82\xa4time"[..], &[0x91; 100_000]].concat());
     inputs.push([&b"\x81\xa5newer"[..], &[0x91; 100_000]].concat());
     inputs
 }
 
-/// What claims the most as a number of an image.
+/// The largest number that an image can hold.
 const MOST: [u8; 10] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
 
 /// Where the content of an image's first frame begins.
 const FRAME: usize = 20;
 
-/// What stands behind the last frame.
+/// Bytes after the last frame.
 const TRAILER: usize = 8;
 
 /// A state with processes, open rounds and kept outcomes.

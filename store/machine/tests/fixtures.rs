@@ -1,11 +1,9 @@
-//! What each feature level wrote to disk, read by this build. The files were
-//! made once, from the golden scripts of their time, and are never made again: a
-//! test that fails here means that a node would diverge or lose its state when
-//! it is upgraded.
+//! Files that each feature level wrote to disk, read by this build. They were made once,
+//! from the golden scripts of their time, and are never made again: a test that fails
+//! here means that a node would diverge or lose its state when it is upgraded.
 //!
-//! A level that adds commands adds files of its own. To make them, delete
-//! nothing, name new ones, and run with `UPDATE_FIXTURES=1`, which writes the
-//! files that do not exist.
+//! A level that adds commands adds files of its own. To make them, delete no file, name
+//! new ones, and run with `UPDATE_FIXTURES=1`, which writes the files that do not exist.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 #![allow(clippy::disallowed_methods, reason = "whether to update is asked of the environment")]
@@ -20,7 +18,7 @@ use holdfast_machine::{FEATURE_LEVEL, Machine, decode_entry, encode_entry};
 #[path = "golden/parse.rs"]
 mod parse;
 
-/// What a feature level wrote.
+/// The files of a feature level.
 struct Written {
     /// In the names of its files.
     version: &'static str,
@@ -155,9 +153,8 @@ fn make(written: &Written) {
     fs::write(fixture(&format!("log-{version}.bin")), log).unwrap();
 }
 
-/// All scripts one behind the other, each from the default limits. Left out is
-/// what would end the life of a cluster: a level that this build does not obey,
-/// and the end of time.
+/// All scripts one after the other, each from the default limits. Commands that would end
+/// a cluster are left out: a level that this build does not support, and the end of time.
 fn entries_of_the_scripts() -> Vec<Entry> {
     const TIME_MAX: u64 = 1 << 40;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");

@@ -1,4 +1,4 @@
-//! What takes long to free is handed out instead of being freed while applying.
+//! Values that take long to free are handed out instead of being freed while applying.
 
 use holdfast_api::*;
 use holdfast_machine::Machine;

@@ -1,6 +1,5 @@
-//! The machine depends on its entries alone: nothing in its manifest or its
-//! source can bring a clock, a random number, a socket, a disk or an order
-//! that differs between nodes.
+//! The machine depends on its entries alone: its manifest and its source name no clock,
+//! random number, socket, disk or order that differs between nodes.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -8,8 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Everything that the crate may depend on. Before adding to it, see that the
-/// newcomer is pure.
+/// Allowed dependencies of the crate. Before adding one, check that it is pure.
 const ALLOWED: [&str; 7] =
     ["crc32c", "holdfast-api", "imbl", "rmp-serde", "serde", "serde_ignored", "thiserror"];
 
@@ -52,7 +50,7 @@ fn the_source_uses_nothing_that_differs_between_nodes() {
         "f32",
         "f64",
         "static mut",
-        // Another compiler or release lays types out in another way.
+        // Another compiler or release lays types out differently.
         "size_of",
     ];
     let mut files = Vec::new();

@@ -1,4 +1,4 @@
-//! A port that is listened on.
+//! A listening port.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use crate::simulated::{self, Port};
 use crate::stream::Stream;
 
-/// A port that is listened on.
+/// A listening port: of the operating system, or simulated.
 #[derive(Debug)]
 pub enum Listener {
     /// Of the operating system.
@@ -39,7 +39,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Its local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Listener::Tcp(listener) => listener.local_addr(),

@@ -1,4 +1,4 @@
-//! A network in place of TCP, for one thread.
+//! A simulated network in place of TCP, for one thread.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -13,25 +13,25 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// One end of a simulated connection.
 pub trait Connection: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin {
-    /// Ends the connection once what was sent is not confirmed for so long.
+    /// Ends the connection once sent data is not acknowledged for this long.
     fn set_user_timeout(&mut self, timeout: Duration);
 
-    /// The other end.
+    /// Address of the other end.
     fn peer(&self) -> SocketAddr;
 }
 
-/// A simulated port that is listened on; dropping it closes the port.
+/// A simulated listening port; dropping it closes the port.
 pub trait Port: Debug + Send + Sync {
     /// The next connection.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Connection>>>;
 
-    /// Where it listens.
+    /// Its local address.
     fn address(&self) -> SocketAddr;
 }
 
 /// The network as one host sees it.
 pub trait Network: Send + Sync {
-    /// Connects to a port, with the answers and the silences that TCP has.
+    /// Connects to a port; may be refused or time out like TCP.
     fn connect(&self, to: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Connection>>>;
 
     /// Listens on a port of this host.

@@ -25,18 +25,18 @@ pub enum Stream {
     Simulated(Box<dyn Connection>),
 }
 
-/// A connection that no runtime serves: it can be carried to another one.
+/// A connection detached from any runtime: it can be moved to another one.
 #[derive(Debug)]
 pub enum Detached {
     /// Of the operating system.
     Tcp(std::net::TcpStream),
-    /// The same with TLS, whose own socket is taken out of it.
+    /// The same with TLS; the socket inside it is detached.
     Tls(std::net::TcpStream, Secured),
     /// Of a simulated host.
     Simulated(Box<dyn Connection>),
 }
 
-/// What is read of a connection.
+/// The reading half of a connection.
 #[derive(Debug)]
 pub enum ReadHalf {
     /// Of the operating system.
@@ -47,7 +47,7 @@ pub enum ReadHalf {
     Simulated(tokio::io::ReadHalf<Box<dyn Connection>>),
 }
 
-/// What is written to a connection.
+/// The writing half of a connection.
 #[derive(Debug)]
 pub enum WriteHalf {
     /// Of the operating system.
@@ -59,7 +59,7 @@ pub enum WriteHalf {
 }
 
 impl Stream {
-    /// Connects to `host:port`; a name is looked up as Tokio does it.
+    /// Connects to `host:port`; Tokio looks the name up.
     pub async fn connect(address: &str) -> io::Result<Stream> {
         match simulated::network() {
             None => TcpStream::connect(address).await.map(Stream::Tcp),
@@ -85,7 +85,7 @@ impl Stream {
         Err(failed)
     }
 
-    /// The socket of the operating system, for what only that has.
+    /// The socket of the operating system, for its own options.
     pub fn as_tcp(&self) -> Option<&TcpStream> {
         match self {
             Stream::Tcp(stream) => Some(stream),
@@ -94,12 +94,12 @@ impl Stream {
         }
     }
 
-    /// Sends what is written at once, however little it is.
+    /// Sends every write at once, however short (`TCP_NODELAY`).
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.as_tcp().map_or(Ok(()), |stream| stream.set_nodelay(nodelay))
     }
 
-    /// Ends the connection once what was sent is not confirmed for so long.
+    /// Ends the connection once sent data is not acknowledged for this long.
     pub fn set_user_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         match self {
             Stream::Simulated(connection) => {
@@ -113,7 +113,7 @@ impl Stream {
         }
     }
 
-    /// The other end.
+    /// Address of the other end.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Stream::Simulated(connection) => Ok(connection.peer()),
@@ -121,7 +121,7 @@ impl Stream {
         }
     }
 
-    /// Takes it from the runtime that serves it.
+    /// Detaches it from its runtime.
     pub fn detach(self) -> io::Result<Detached> {
         match self {
             Stream::Tcp(stream) => stream.into_std().map(Detached::Tcp),
@@ -133,7 +133,7 @@ impl Stream {
         }
     }
 
-    /// Gives it to the runtime that polls this.
+    /// Attaches it to the runtime that polls this.
     pub fn attach(detached: Detached) -> io::Result<Stream> {
         match detached {
             Detached::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
@@ -168,8 +168,8 @@ fn gone() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }
 
-/// A connection that ends without a word of TLS about it ended all the same: what is
-/// said on it has lengths of its own.
+/// A connection that ends without TLS's close message has ended all the same: our
+/// protocols carry their own lengths.
 fn end_of_tls(read: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
     read.map(|read| match read {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),

@@ -1,16 +1,16 @@
-//! Connections that nobody on the way reads or changes: TLS 1.3.
+//! Connections that nothing in between reads or changes: TLS 1.3.
 //!
 //! | Module | Content |
 //! |---|---|
 //! | `files` | certificates and keys as files, followed when they change |
 //! | `dialer` | the side that connects |
-//! | `acceptor` | the side that is connected to; one port for clients and nodes |
-//! | `words` | what went wrong, and what to do |
+//! | `acceptor` | the accepting side; one port for clients and nodes |
+//! | `words` | errors, and what to do about them |
 //!
 //! There are two authorities: one for what clients connect to (and for their own
-//! certificates), one for nodes. A node that connects to another says so by the
-//! protocol [`PEER_PROTOCOL`] (ALPN), and both sides show a certificate of the nodes'
-//! authority: no client's certificate opens what is between nodes.
+//! certificates), one for nodes. A node that connects to another names the
+//! protocol [`PEER_PROTOCOL`] (ALPN), and both sides show a certificate of the
+//! nodes' authority: a client's certificate is not accepted between nodes.
 
 mod acceptor;
 mod dialer;
@@ -32,7 +32,7 @@ pub use dialer::Dialer;
 pub use files::{File, Identity, TlsError, looks};
 pub(crate) use words::explained;
 
-/// What a node names as its protocol when it connects to another.
+/// ALPN protocol of a node that connects to another.
 pub const PEER_PROTOCOL: &[u8] = b"holdfast-peer/1";
 
 /// A connection with TLS.
@@ -42,8 +42,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// A socket that can be taken from one runtime and given to another while the TLS
-/// above it stays.
+/// A socket that can move between runtimes while the TLS above it stays.
 #[derive(Debug)]
 pub struct Socket(Option<TcpStream>);
 

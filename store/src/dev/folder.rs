@@ -1,6 +1,6 @@
-//! What the folder of a development cluster holds. A cluster keeps the nodes
-//! and the addresses that it was founded with; started otherwise, its nodes
-//! would look for each other in vain.
+//! What the folder of a development cluster holds. A cluster keeps the nodes and
+//! the addresses that it was founded with; started with others, its nodes would
+//! not find each other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,22 +15,22 @@ use super::NODES_MAX;
 use crate::regular_file::read_regular_text;
 use crate::storage::identity;
 
-/// Name of the file that says how the cluster was founded.
+/// Name of the file that records how the cluster was founded.
 const FILE: &str = "dev.json";
 
-/// Nobody needs a bigger one.
+/// Longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 4 * 1024;
 
-/// How many nodes where neither the folder nor the command line says.
+/// Default number of nodes.
 const NODES_DEFAULT: u16 = 3;
 
-/// The same for the port in front of the nodes' ports.
+/// Default base port: the nodes' ports follow it.
 const BASE_PORT_DEFAULT: u16 = 21_000;
 
 /// The nodes of a development cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// How many, with the ids from 1.
+    /// Number of nodes; ids start at 1.
     pub nodes: u16,
     /// Each listens on this port plus its id.
     pub base_port: u16,
@@ -49,7 +49,7 @@ pub struct Held {
     /// Its id.
     pub cluster_id: String,
     nodes: u16,
-    /// None where the folder does not tell.
+    /// None if the folder does not say.
     base_port: Option<u16>,
 }
 
@@ -78,8 +78,8 @@ pub fn held(dir: &Path) -> anyhow::Result<Option<Held>> {
     Ok(Some(Held { cluster_id, nodes, base_port: shape.map(|shape| shape.base_port) }))
 }
 
-/// What the file says. It is told from one that somebody else made or changed
-/// by its checksum, which files of earlier versions lack.
+/// What the file says. Its checksum shows whether another program made or changed
+/// it; files of earlier versions have none.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -107,8 +107,7 @@ impl Written {
     }
 }
 
-/// How the cluster of this folder is started, as was noted there; none if
-/// nothing was.
+/// The recorded start of the cluster in this folder; none if there is no record.
 pub fn noted(dir: &Path) -> anyhow::Result<Option<Shape>> {
     let path = dir.join(FILE);
     let read = match read_regular_text(&path, FILE_BYTES_MAX) {
@@ -127,8 +126,7 @@ pub fn noted(dir: &Path) -> anyhow::Result<Option<Shape>> {
     })
 }
 
-/// Notes how the cluster of this folder is started, where nothing else is
-/// noted.
+/// Records how the cluster of this folder is started, if there is no record.
 pub fn note(dir: &Path, shape: Shape) -> anyhow::Result<()> {
     if noted(dir)? == Some(shape) {
         return Ok(());
@@ -141,7 +139,7 @@ pub fn note(dir: &Path, shape: Shape) -> anyhow::Result<()> {
 }
 
 /// How to start the cluster, given the nodes and the base port of the command
-/// line; or what the folder holds instead, and what to do.
+/// line; or how the folder differs, and what to do.
 pub fn decide(
     dir: &Path,
     held: Option<&Held>,
@@ -175,8 +173,8 @@ fn otherwise(dir: &Path, held: &Held) -> String {
     )
 }
 
-/// What is wrong with the ports that the nodes were given: where the members of
-/// the founded cluster are, as they tell, and how to start it.
+/// What is wrong with the given ports: the addresses of the founded cluster's
+/// members, and how to start it.
 pub fn misplaced(dir: &Path, shape: Shape, members: &BTreeMap<NodeId, String>) -> Option<String> {
     let (id, at) = (1..=shape.nodes).find_map(|id| {
         Some((id, members.get(&id.into())?)).filter(|(_, at)| **at != shape.address(id))
@@ -288,7 +286,7 @@ mod tests {
             }
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-        // As earlier versions have written it.
+        // The format of earlier versions.
         fs::write(&path, "{\"nodes\":3,\"base_port\":4000}\n").unwrap();
         assert_eq!(noted(dir.path()).unwrap(), Some(shape));
     }

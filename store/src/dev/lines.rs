@@ -1,8 +1,8 @@
-//! What the nodes of a development cluster say: each line with its node's name.
+//! Output of the nodes of a development cluster: each line with its node's name.
 //!
-//! A node must not stand still because nobody reads this program's output. So
-//! what it says is always read, and left out, with a word on how much, while
-//! the output takes nothing.
+//! A node must not stop because this program's output is not read. So its lines
+//! are always taken, and left out, with a note on how many, while the output
+//! takes nothing.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -30,7 +30,7 @@ pub struct Printer {
 
 enum Item {
     Line(Vec<u8>),
-    /// All before it was written.
+    /// All lines before it were written.
     End(SyncSender<()>),
 }
 
@@ -42,13 +42,13 @@ impl Printer {
         Ok(Printer { lines })
     }
 
-    /// Hands on what a node says, until it says no more.
+    /// Copies a node's output until it ends.
     pub async fn follow(&self, id: u16, said: Option<impl AsyncRead + Unpin>) {
         let Some(mut said) = said else { return };
         let (mut lines, mut left_out) = (Lines::new(id), 0_u64);
         let mut bytes = vec![0; READ_BYTES];
         loop {
-            // A pipe that breaks is one that ended.
+            // A broken pipe counts as the end.
             let read = said.read(&mut bytes).await.unwrap_or(0);
             let whole = if read == 0 { lines.end() } else { lines.push(&bytes[..read]) };
             for line in whole {
@@ -72,7 +72,7 @@ impl Printer {
         }
     }
 
-    /// Returns once all lines are written, or nobody reads them.
+    /// Returns once all lines are written, or the output is closed.
     pub fn finish(&self) {
         let (written, done) = sync_channel(1);
         if self.lines.try_send(Item::End(written)).is_ok() {
@@ -84,14 +84,14 @@ impl Printer {
 fn print(items: &Receiver<Item>) {
     while let Ok(item) = items.recv() {
         match item {
-            // Nobody can be told if this fails.
+            // A failure here cannot be reported.
             Item::Line(line) => drop(std::io::stderr().lock().write_all(&line)),
             Item::End(written) => drop(written.try_send(())),
         }
     }
 }
 
-/// Bytes into lines of bounded length, each with its node's name in front.
+/// Splits bytes into lines of bounded length, each with its node's name in front.
 struct Lines {
     prefix: String,
     begun: Vec<u8>,
@@ -116,7 +116,7 @@ impl Lines {
         whole
     }
 
-    /// What was begun and is not ended by a line feed.
+    /// The rest of a line without a line feed.
     fn end(&mut self) -> Vec<Vec<u8>> {
         if self.begun.is_empty() { Vec::new() } else { vec![self.line()] }
     }

@@ -1,5 +1,5 @@
-//! The ports that a development cluster needs: who has them before it is
-//! started, and who answers there afterwards.
+//! The ports that a development cluster needs: their holders before it is
+//! started, and the nodes that answer there afterwards.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,19 +11,19 @@ use super::folder::Shape;
 use crate::access::Access;
 use crate::formation::{Identity, ask_identity};
 
-/// How long whoever has a port may take to say who it is.
+/// How long the process that has a port may take to identify itself.
 const ASK_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Who has a port that a node needs.
+/// Holder of a port that a node needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
     /// A node, with its cluster if it has one.
     Node(NodeId, Option<String>),
-    /// Something else, or a node that keeps to itself.
+    /// Something else, or a node that does not identify itself.
     Other,
 }
 
-/// The first node whose port is taken, and by whom.
+/// The first node whose port is taken, and the holder of that port.
 pub async fn taken(shape: Shape, access: &Access) -> Option<(u16, Holder)> {
     let id = (1..=shape.nodes).find(|id| TcpListener::bind(shape.address(*id)).is_err())?;
     let holder = match ask_identity(access, &shape.address(id), ASK_TIME_MAX).await {
@@ -33,7 +33,7 @@ pub async fn taken(shape: Shape, access: &Access) -> Option<(u16, Holder)> {
     Some((id, holder))
 }
 
-/// Why nothing is started while somebody else has a port, and what to do.
+/// Why nothing is started while another process has a port, and what to do.
 /// `cluster_id` is that of the folder's cluster, if it holds one.
 pub fn refusal(
     dir: &Path,

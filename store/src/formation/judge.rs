@@ -1,5 +1,5 @@
-//! What the answers of the other nodes mean for one with an empty disk. Asks
-//! nobody, so that every case can be tested.
+//! Decides, from the other nodes' answers, the place of a node with an empty
+//! disk. Does no I/O, so that every case can be tested.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use holdfast_api::NodeId;
 
 use super::{FormationError, Identity, Place, written};
 
-/// What to do after a look around.
+/// What to do after asking the others.
 #[derive(Debug)]
 pub(super) enum Next {
     /// Take this place.
     Take(Place),
     /// Hand this cluster id to all others, then found.
     HandOver(String),
-    /// Look again later; the text says what is missing.
+    /// Ask again later; the text names what is missing.
     Wait(String),
 }
 
@@ -57,15 +57,15 @@ pub(super) fn judge(
             "the cluster is not founded yet: all of its nodes are there; waiting for node {founder} to found it"
         )));
     }
-    // A founding that broke off left its id with some: it goes on with that.
+    // An interrupted founding left its id with some nodes: go on with that id.
     let begun = answers.values().find_map(|answer| answer.cluster_id.clone());
     Ok(Next::HandOver(begun.unwrap_or_else(new_cluster_id)))
 }
 
-/// The place of an empty node in an existing cluster; none if no cluster that
-/// was founded answers. One that knows this id as a member or as removed is
-/// believed, however few the others: an older view may not know it yet. A
-/// place is taken only when a majority of the members answered.
+/// The place of an empty node in an existing cluster; none if no cluster that was
+/// founded answers. An answer that knows this id as a member or as removed
+/// decides, however few the others: an older view may not know it yet. A place is
+/// taken only when a majority of the members answered.
 pub(super) fn place_among(
     node: NodeId,
     answers: &BTreeMap<NodeId, Identity>,

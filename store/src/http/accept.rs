@@ -1,10 +1,10 @@
 //! Connections: accepted, bounded, drained.
 //!
-//! Each holds a place for as long as it is open, also as a stream, so that there
-//! are never more than descriptors; channels of other nodes hold none. When all
-//! places are taken, the last few go round: whoever gets one has it for some
-//! seconds, long enough for a node that comes back and for an operator's
-//! command. A host that died in silence is noticed by its keep-alives.
+//! Each holds a place for as long as it is open, also as a stream, so that places
+//! never exceed descriptors; channels of other nodes hold none. When all places
+//! are taken, the last few go round: each holder keeps one for some seconds, long
+//! enough for a node that comes back and for an operator's command. TCP
+//! keep-alives find hosts that died silently.
 //!
 //! A connection that has not shown a token yet is a stranger. There are few of
 //! them, each for a few seconds, and the next one takes the place of the oldest:
@@ -41,11 +41,11 @@ use crate::tls::Tls;
 /// Most connections at once, channels of other nodes not counted.
 pub const CONNECTIONS_MAX: usize = 16_384;
 
-/// Descriptors that connections leave to files, and to channels of other nodes.
+/// Descriptors reserved for files, and for channels of other nodes.
 const DESCRIPTORS_KEPT: usize = 256;
 
-/// Places that go round when all others are taken, and for how long one of them
-/// can be had.
+/// Places that go round when all others are taken, and how long a connection may
+/// keep one.
 const ROUND_MAX: usize = 64;
 const ROUND_TIME: Duration = Duration::from_secs(5);
 
@@ -55,8 +55,8 @@ const STRANGERS_MAX: usize = 1024;
 const STRANGERS_PART: usize = 4;
 const STRANGER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A connection whose other end confirms nothing for so long is closed, and its place
-/// is free: a host that is gone says nothing. Keep-alives ask the silent ones.
+/// A connection whose peer acknowledges nothing for this long is closed and its
+/// place freed. Keep-alives probe silent peers.
 const GONE_AFTER: Duration = Duration::from_secs(7);
 
 /// Longest time for a request's head to arrive, and for a connection to idle
@@ -71,7 +71,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const HTTP2_WINDOW: u32 = 32 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 64;
 
-/// How long the rest is read of what a client without TLS says.
+/// How long the rest of a request without TLS is read.
 const PLAIN_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Pause after a failed accept: the process is out of file descriptors.
@@ -145,8 +145,8 @@ pub async fn serve(
     }
 }
 
-/// The connection after its handshake, and who it is of; none: it has been closed.
-/// Without certificates it stays plain.
+/// The connection after its handshake, and its peer's identity; none: it has been
+/// closed. Without certificates it stays plain.
 async fn secured(stream: Stream, tls: &Tls) -> Option<(Stream, Option<Caller>)> {
     let Some(acceptor) = tls.acceptor() else { return Some((stream, None)) };
     match acceptor.accept(stream).await {
@@ -164,7 +164,7 @@ async fn secured(stream: Stream, tls: &Tls) -> Option<(Stream, Option<Caller>)> 
     }
 }
 
-/// Says to a client without TLS what it lacks.
+/// Answers a client without TLS that it needs TLS.
 async fn refuse_plain(mut stream: Stream) -> std::io::Result<()> {
     let message = "this node speaks TLS alone: give the authority of its certificate, --tls-ca FILE or HOLDFAST_TLS_CA (curl: --cacert FILE https://…; another node: --peer-tls-cert, --peer-tls-key, --peer-tls-ca)";
     let body = serde_json::to_string(&Problem::refused(Code::Unauthorized, message))?;
@@ -174,7 +174,7 @@ async fn refuse_plain(mut stream: Stream) -> std::io::Result<()> {
     );
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await?;
-    // What was sent is read: closed before that, the other side might not see the answer.
+    // Read what was sent: closed before that, the peer might not see the answer.
     let reading = async {
         let mut unread = HEAD_BYTES_MAX;
         let mut buffer = [0; 1024];
@@ -211,7 +211,8 @@ struct Room {
     strangers: Arc<Strangers>,
 }
 
-/// Connections that have not been let in yet, by age; each with what ends it.
+/// Connections that have not been let in yet, by age; each with a token that ends
+/// it.
 struct Strangers {
     max: usize,
     present: Mutex<Present>,
@@ -224,7 +225,8 @@ struct Present {
 }
 
 impl Strangers {
-    /// One more, in the place of the oldest if there are too many; answers its number.
+    /// Adds a connection, in the place of the oldest if there are too many; returns
+    /// its number.
     fn add(&self, ends: CancellationToken) -> u64 {
         let Present { last, by_age } = &mut *self.present.lock();
         *last += 1;
@@ -254,7 +256,7 @@ impl Room {
         }
     }
 
-    /// A permit for the next connection; true if it goes round.
+    /// A permit for the next connection; true if its place goes round.
     async fn permit(&self) -> Result<(OwnedSemaphorePermit, bool), tokio::sync::AcquireError> {
         tokio::select! {
             biased;
@@ -263,8 +265,8 @@ impl Room {
         }
     }
 
-    /// A connection has come, which has this place from now on: one that stays, if
-    /// there is one by now.
+    /// A connection takes this place from now on: a permanent one, if there is one by
+    /// now.
     fn taken(&self, (permit, goes_round): (OwnedSemaphorePermit, bool)) -> Place {
         let (permit, until) = match goes_round {
             true => match self.places.clone().try_acquire_owned() {
@@ -291,7 +293,7 @@ struct Held {
     stranger: Stranger,
 }
 
-/// What a connection is until it is let in.
+/// A connection's state until it is let in.
 struct Stranger {
     strangers: Arc<Strangers>,
     number: u64,
@@ -335,7 +337,7 @@ impl Place {
         self.0.permit.lock().take();
     }
 
-    /// Does this for as long as the place can be had.
+    /// Runs this for as long as the place is kept.
     pub async fn lend(self, work: impl Future<Output = ()>) {
         match self.0.until {
             Some(until) => drop(tokio::time::timeout_at(until, work).await),
@@ -371,7 +373,8 @@ mod tests {
         assert!(goes_round);
         assert_eq!(waited, ROUND_TIME);
 
-        // What a node gives back, others have; also whoever was promised less.
+        // Places that a node gives back go to others, and a limited place becomes
+        // permanent.
         let promised = room.permit().await.unwrap();
         assert!(promised.1);
         kept[0].give_back();

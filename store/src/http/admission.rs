@@ -1,4 +1,5 @@
-//! The layer that lets nobody in without the shared token, or by a foreign name.
+//! The layer that refuses requests without the shared token, or by a foreign
+//! name.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -14,7 +15,7 @@ use super::problem::respond;
 use crate::access::Access;
 use crate::tls::Verdict;
 
-/// Refuses whoever has no token, before anything of the request is read.
+/// Refuses a request without a token before any of it is read.
 pub async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
     let (access, path) = (&app.inner.access, request.uri().path());
     let caller = request.extensions().get::<Caller>().copied();

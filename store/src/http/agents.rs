@@ -1,5 +1,5 @@
-//! What agents tell of themselves: kept in memory beside their connections,
-//! put together from all nodes when somebody asks, and never logged.
+//! What agents report: kept in memory with their connections, collected from all
+//! nodes on request, and never logged.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -35,24 +35,24 @@ pub const OWN_AGENTS: &str = "/raft/v1/agents";
 /// How long another node may take to name its agents.
 const ASK_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// A wait is worth telling when it has been blocked for this long.
+/// A wait is reported when it has been blocked for this long.
 const BLOCKED_MIN: Duration = Duration::from_secs(1);
 
 /// Bytes of reports that a node keeps; what does not fit is only counted.
 const KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Agents that have left, with programs that had ended, that a node remembers,
-/// and for how long.
+/// Agents that have left with ended programs that a node remembers, and for how
+/// long.
 const LEFT_MAX: usize = 1_024;
 const LEFT_TIME_MAX: Duration = Duration::from_secs(3_600);
 /// Programs of one of them that are remembered: the latest.
 const LEFT_ENDED_MAX: usize = 64;
 
-/// Bytes of JSON in which a node tells another of its agents; what does not
+/// Bytes of JSON of a node's answer to another about its agents; what does not
 /// fit is only counted. Less than half of what is read of an answer.
 const OWN_JSON_BYTES_MAX: usize = 24 * 1024 * 1024;
 
-/// Bytes of JSON in which a node tells a client of all agents; what does not
+/// Bytes of JSON of a node's answer to a client about all agents; what does not
 /// fit is only counted. Clients read at least a third more.
 const ALL_JSON_BYTES_MAX: usize = 48 * 1024 * 1024;
 
@@ -66,7 +66,7 @@ struct Kept {
     told: BTreeMap<u64, Reported>,
     bytes: usize,
     left_out: HashSet<u64>,
-    /// Programs that had ended when their agents left, the latest last.
+    /// Ended programs of agents that have left, the latest last.
     left: VecDeque<Left>,
 }
 
@@ -81,7 +81,7 @@ struct Reported {
     at: Instant,
 }
 
-/// Where the report of one connection is kept, until this is dropped.
+/// Holds the report of one connection; removed on drop.
 pub struct Place {
     id: u64,
     reports: Reports,
@@ -96,7 +96,7 @@ impl Reports {
         Place { id: kept.last_place, reports: self.clone(), tells: Tells::default() }
     }
 
-    /// All reports as they would read now, and how many had no room.
+    /// All reports with their ages as of now, and how many had no room.
     fn now(&self) -> (Vec<(AgentReport, u64)>, u64) {
         let kept = self.0.lock();
         let aged = |told: &Reported| {
@@ -106,7 +106,7 @@ impl Reports {
         (kept.told.values().map(aged).collect(), kept.left_out.len() as u64)
     }
 
-    /// What agents told that have left since.
+    /// Last reports of agents that have left.
     fn left(&self) -> Vec<LeftAgent> {
         let kept = self.0.lock();
         let recent = kept.left.iter().filter(|left| left.at.elapsed() < LEFT_TIME_MAX);
@@ -132,12 +132,12 @@ impl Kept {
 }
 
 impl Place {
-    /// Whether there is an agent at the other end that tells of its waits.
+    /// Whether the agent of this connection reports its waits.
     pub fn tells(&self) -> Tells {
         self.tells.clone()
     }
 
-    /// Takes the place of what was told before.
+    /// Replaces the last report.
     pub fn tell(&self, report: AgentReport) {
         self.tells.store(true, Ordering::Relaxed);
         let size = report.size();
@@ -152,7 +152,7 @@ impl Place {
     }
 }
 
-/// Whether no part of a report is longer than any agent's.
+/// Whether every part of a report is within an agent's limits.
 fn is_bounded(report: &AgentReport) -> bool {
     let from = report.clients.iter().map(|client| &client.from);
     let mut names = [&report.id, &report.host, &report.version].into_iter().chain(from);
@@ -260,7 +260,7 @@ fn bound(agents: &mut Agents, bytes_max: usize) {
     keep_what_fits(&mut agents.left, &mut room);
 }
 
-/// How many had to go.
+/// How many were left out.
 fn keep_what_fits<T: Serialize>(items: &mut Vec<T>, room: &mut usize) -> u64 {
     let before = items.len();
     items.retain(|item| match room.checked_sub(json_bytes(item)) {
@@ -273,7 +273,7 @@ fn keep_what_fits<T: Serialize>(items: &mut Vec<T>, room: &mut usize) -> u64 {
     (before - items.len()) as u64
 }
 
-/// Bytes of JSON, and of what separates it from the next.
+/// Bytes of JSON, with a separator.
 fn json_bytes<T: Serialize>(item: &T) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {
@@ -292,15 +292,15 @@ fn json_bytes<T: Serialize>(item: &T) -> usize {
 }
 
 fn own(reports: &Reports, node: &Node) -> Agents {
-    // Before the reports: a wait that is told of in between is shown twice, once,
-    // rather than not at all.
+    // Before the reports: a wait reported in between is shown twice, once, rather
+    // than not at all.
     let waits = node.effects().waits.lock().untold(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
     let (told, left_out) = reports.now();
     let agents = told.into_iter().map(|(mut report, told_ms_ago)| {
         let scope = Scope { job: report.job.clone(), run: Some(report.run.clone()) };
         {
             let machine = node.machine();
-            // A run that is gone has nobody waiting.
+            // A run that is gone has no waits.
             let run = machine.resolve(&scope).ok();
             report.waits.retain_mut(|wait| {
                 let Some(run) = &run else { return false };
@@ -332,15 +332,15 @@ fn other(wait: Untold, node: NodeId) -> OtherWait {
     }
 }
 
-/// Leaves the keys that are missing; whether the wait is still blocked.
+/// Keeps the keys that are missing; returns whether the wait is still blocked.
 fn keep_missing(wait: &mut AgentWait, missing: impl Fn(&Condition) -> bool) -> bool {
     let until = wait.at_least.map_or(Until::Exists, Until::AtLeast);
     wait.keys.retain(|key| missing(&Condition { key: key.clone(), until }));
     !wait.keys.is_empty() || wait.keys_left_out > 0
 }
 
-/// In order of what they are; of an agent that has just changed its node only
-/// what it told last.
+/// Ordered by identity; of an agent that has just changed its node only the last
+/// report.
 fn put_in_order(agents: &mut Vec<AgentStatus>) {
     type Identity<'a> = (&'a Name, &'a Name, &'a str, u32, &'a str, &'a str);
     fn identity(agent: &AgentStatus) -> Identity<'_> {
@@ -353,11 +353,11 @@ fn put_in_order(agents: &mut Vec<AgentStatus>) {
     agents.dedup_by(|later, first| identity(later) == identity(first));
 }
 
-/// What another node said of its agents.
+/// Another node's answer about its agents.
 #[derive(Debug, PartialEq)]
 enum Asked {
     Reported(Agents),
-    /// It does not know the question: its version is older.
+    /// It does not know the request: its version is older.
     Older,
     /// No answer, or none that can be read.
     Silent,
@@ -396,7 +396,7 @@ mod tests {
 
     use super::*;
 
-    /// A wait for a key of so many bytes.
+    /// A wait for a key of this many bytes.
     fn waits_for(bytes: usize) -> AgentWait {
         AgentWait {
             pid: Some(7),
@@ -570,7 +570,7 @@ mod tests {
         let mut agents = vec![of("1", "127.0.0.1:1"), of("2", "127.0.0.1:1")];
         put_in_order(&mut agents);
         assert_eq!(agents.len(), 2);
-        // Those of an earlier version tell no name of their own.
+        // Agents of an earlier version send no name of their own.
         let mut agents = vec![of("", "127.0.0.1:1"), of("", "127.0.0.1:2")];
         put_in_order(&mut agents);
         assert_eq!(agents.len(), 2);

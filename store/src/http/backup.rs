@@ -1,8 +1,8 @@
 //! The whole state as a stream: what `holdfast backup` writes into a file.
 //!
-//! Any node makes one, of what it has applied, while it serves: the state is
-//! a copy that shares everything, and the thread that encodes it goes behind all
-//! others. A reader that takes nothing for too long is cut off.
+//! Any node makes one, of what it has applied, while it serves: the state is a
+//! copy that shares everything, and the thread that encodes it has a lower
+//! priority than all others. A reader that takes nothing for too long is cut off.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -26,10 +26,10 @@ use crate::node::VERSION;
 use crate::storage::calendar;
 use crate::storage::offload::Offload;
 
-/// Backups of one node at a time.
+/// Concurrent backups on one node.
 pub const BACKUPS_MAX: usize = 2;
 
-/// Pieces that wait to be read, and their bytes.
+/// Pieces that wait to be read, and the bytes of one.
 const PIECES_MAX: usize = 4;
 const PIECE_BYTES: usize = 256 * 1024;
 
@@ -108,7 +108,7 @@ pub async fn backup(
     let next = async |mut pieces: mpsc::Receiver<Piece>| match pieces.recv().await {
         Some(Piece::Bytes(bytes)) => Ok(Some((bytes, pieces))),
         Some(Piece::End) => Ok(None),
-        // The reader must not take this for the end.
+        // The reader must not take this for the end of the stream.
         None => Err(io::Error::other("the backup was not made to its end")),
     };
     let body = StreamBody::from_stream(stream::try_unfold(pieces, next));
@@ -131,7 +131,7 @@ enum Piece {
     End,
 }
 
-/// Hands on what is written to it, a piece at a time.
+/// A writer that sends what is written to it in pieces.
 struct Pieces {
     give: mpsc::Sender<Piece>,
     piece: Vec<u8>,

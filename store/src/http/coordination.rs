@@ -25,10 +25,10 @@ use super::problem::extract::{Body, InSession, Params, SessionHeaders};
 use super::problem::{ChangeProblems, Failure, ReadProblems};
 use crate::node::Topic;
 
-/// Longest time that a feed waits for something to tell.
+/// Longest time that a feed request waits.
 const FEED_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// How long a feed waits that does not say.
+/// How long a feed waits when its request names no time.
 const FEED_TIME_DEFAULT_MS: u64 = 30_000;
 
 type Answered<T> = Result<Json<T>, Failure>;

@@ -27,21 +27,21 @@ use super::{App, strict};
 use crate::node::Node;
 use arrival::Room;
 
-/// Longest time of a call, waits and watches excepted.
+/// Longest time of a call, except waits and watches.
 pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// How much longer a follower waits than the leader may take, so that the
-/// leader's own words arrive.
+/// leader's own error arrives.
 const FORWARD_TIME_EXTRA: Duration = Duration::from_secs(1);
 
-/// What a call needs, and what its failure means.
+/// Where a call is served, and what its failure means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Any node answers for itself.
     Local,
-    /// A question; to the leader unless a stale answer will do.
+    /// A read; to the leader unless a stale answer will do.
     Read,
-    /// A change; to the leader. One that breaks off may have been made.
+    /// A change; to the leader. One that is interrupted may have been applied.
     Change,
     /// Parked on the leader until something happens.
     Wait,
@@ -121,7 +121,7 @@ impl Class {
         }
     }
 
-    /// A problem that came up after the call was begun.
+    /// A problem that occurred after the call began.
     fn broken(self, code: Code, message: impl Into<String>) -> Problem {
         match self {
             Class::Change if !holdfast_api::planted!(BrokenIsRefused) => {
@@ -134,7 +134,7 @@ impl Class {
     }
 }
 
-/// What a client asks of the way its call takes.
+/// Query parameters that choose where a call is served.
 #[derive(Debug, Deserialize)]
 struct RouteParams {
     /// Whether a follower may pass the call on.
@@ -187,9 +187,9 @@ async fn take(
     next: Next,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    // Keeps its room until the answer is there.
+    // Keeps its room until the answer is complete.
     let body = arrival::receive(body, room).await?;
-    // On every node, before the call is passed on: each gives the same answer.
+    // Checked on every node before the call is passed on: each gives the same answer.
     strict::check(&parts, &body.bytes)?;
     let destination = match app.node() {
         Ok(node) => {
@@ -261,10 +261,10 @@ fn too_slow(class: Class, limit: Duration) -> Problem {
     class.broken(Code::Timeout, format!("no answer within {} s; {advice}", limit.as_secs()))
 }
 
-/// A question that asks for this node's own state: in the address if that is
-/// where its parameters are, else in the body.
+/// Whether a read asks for this node's own state: in the query if its parameters
+/// are there, else in the body.
 fn stale_will_do(parts: &Parts, way: &RouteParams, body: &[u8]) -> bool {
-    /// The one field that matters on the way.
+    /// The one field that routing needs.
     #[derive(Deserialize)]
     struct Wish {
         #[serde(default)]

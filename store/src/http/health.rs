@@ -65,8 +65,8 @@ pub async fn readyz(State(app): State<App>, RawQuery(query): RawQuery) -> Respon
 
 async fn node_checks(node: &Node) -> Vec<Check> {
     let view = node.view();
-    // A leader that has stopped is known for a while; that its voters do not
-    // answer is known sooner.
+    // A stopped leader stays known for a while; voters that do not answer are noticed
+    // sooner.
     let lost = node.majority().and_then(|majority| majority.lost_in_words());
     let read = match (view.is_leader(), lost) {
         (true, _) => led_read(node).await,
@@ -95,7 +95,7 @@ async fn led_read(node: &Node) -> Result<(), String> {
     }
 }
 
-/// A follower passes reads to the leader; it must know one and keep up.
+/// A follower passes reads to the leader; it must know the leader and keep up.
 fn followed_read(view: &View) -> Result<(), String> {
     let behind = view.committed.saturating_sub(view.applied);
     if view.leader.is_none() {
@@ -122,7 +122,7 @@ fn report(what: &str, checks: &[Check], excluded: &[&str]) -> Response {
     (status, headers, text).into_response()
 }
 
-/// Whether all that counts passed, and a line for each check.
+/// Whether all checks that count passed, and a line for each.
 fn text(what: &str, checks: &[Check], excluded: &[&str]) -> (bool, String) {
     let mut text = String::new();
     let mut passed = true;

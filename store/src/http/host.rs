@@ -1,8 +1,8 @@
 //! The name by which a request calls this node.
 //!
-//! Where no token is asked for, a page in somebody's browser could reach a node
-//! through a name of its own that it lets point here. So names that are none of
-//! this cluster's are refused; addresses cannot be made up in this way.
+//! Without tokens, a page in a browser could reach a node through a name of its
+//! own that resolves to this node (DNS rebinding). So names that are not this
+//! cluster's are refused; addresses cannot be forged in this way.
 
 use std::net::IpAddr;
 
@@ -19,9 +19,9 @@ const OURS: [&str; 2] = [stream::UPGRADE, tcp::UPGRADE];
 /// What allows every name.
 pub const EVERY_HOST: &str = "*";
 
-/// Refuses a request that calls this node by a name that is none of its own.
+/// Refuses a request for a host name that is not this node's.
 pub fn check(app: &App, request: &Request) -> Result<(), Problem> {
-    // No page can ask for these protocols: it is an agent, a client or a node.
+    // No page can request these upgrades: it is an agent, a client or a node.
     let asked = request.headers().get(header::UPGRADE).map(HeaderValue::as_bytes);
     if asked.is_some_and(|asked| OURS.iter().any(|ours| ours.as_bytes() == asked)) {
         return Ok(());
@@ -56,7 +56,7 @@ fn check_one(app: &App, host: &str) -> Result<(), Problem> {
     ))
 }
 
-/// An address, or a name that nobody else can have.
+/// An address, or a name that no other host can have.
 fn is_local(host: &str) -> bool {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     bare.parse::<IpAddr>().is_ok()

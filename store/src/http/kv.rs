@@ -2,12 +2,12 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`change`] | what changes keys and queues |
-//! | [`read`] | what asks about them |
+//! | [`change`] | changes of keys and queues |
+//! | [`read`] | reads of them |
 //! | [`park`] | waits and watches |
 //!
-//! Bodies and answers are flat: the job and the run stand beside the key, the
-//! revision stands beside the result.
+//! Bodies and answers are flat: the job and the run are next to the key, the
+//! revision is next to the result.
 
 pub mod change;
 pub mod park;
@@ -84,7 +84,7 @@ pub async fn ask(app: &App, read: Read, stale: bool) -> Result<(ReadOutcome, See
     }
 }
 
-/// The answer is not one to this command.
+/// The answer does not fit this command.
 fn unfitting(outcome: &Outcome, mark: Mark) -> Failure {
     if mark.replayed {
         let message = "this sequence of the session carried another command before; give each command a sequence of its own";
@@ -96,7 +96,7 @@ fn unfitting(outcome: &Outcome, mark: Mark) -> Failure {
     Problem { outcome, ..Problem::refused(Code::Internal, message) }.into()
 }
 
-/// The answer is not one to this question.
+/// The answer does not fit this question.
 pub fn unfitting_read(outcome: &ReadOutcome) -> Failure {
     let message = format!("the answer is not one to this question: {outcome:?}");
     Problem::refused(Code::Internal, message).into()

@@ -78,7 +78,7 @@ fn overlay(present: &Limits, wanted: Map<String, Value>) -> Result<Limits, Strin
     serde_json::from_value(Value::Object(limits)).map_err(|error| error.to_string())
 }
 
-/// Changes the limits that are named; that there are such was checked before.
+/// Changes the limits that are named; the caller has checked that there are some.
 fn change(limits: &mut Map<String, Value>, wanted: Map<String, Value>) {
     for (name, limit) in wanted {
         match (limits.get_mut(&name), limit) {

@@ -1,7 +1,6 @@
 //! `/metrics`: OpenMetrics text, with names in the shape that etcd's have.
 //!
-//! What happens is counted as it happens; what is so is looked up when it is
-//! asked for.
+//! Events are counted as they happen; states are read at each scrape.
 
 use std::time::{Duration, Instant};
 
@@ -31,8 +30,8 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// Start of every name.
 const PREFIX: &str = "holdfast";
 
-/// The `route` of requests that no route matches: one label for all, or
-/// anybody could make as many as he likes.
+/// The `route` of requests that no route matches: one label for all, or any
+/// client could make as many as it likes.
 const ROUTE_UNKNOWN: &str = "unknown";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -51,7 +50,7 @@ struct BuildLabels {
     version: &'static str,
 }
 
-/// Everything that is counted as it happens.
+/// The counters and histograms.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -83,7 +82,7 @@ fn request_histogram() -> Histogram {
 }
 
 impl Metrics {
-    /// All at zero.
+    /// All counters at zero.
     pub fn new() -> Metrics {
         let mut registry = Registry::with_prefix(PREFIX);
         let build = Info::new(BuildLabels { version: VERSION });
@@ -144,12 +143,12 @@ impl Metrics {
         }
     }
 
-    /// A client asked something.
+    /// A client sent a request.
     pub fn asked(&self) {
         self.reads.inc();
     }
 
-    /// A command was committed and this is handed to its client.
+    /// A command was committed, and its answer goes to its client.
     pub fn answered(&self, answer: &Answer) {
         self.proposals_committed.inc();
         if answer.replayed {
@@ -157,7 +156,7 @@ impl Metrics {
         }
     }
 
-    /// A command came to nothing, or nobody knows. One that this node only
+    /// A command was refused, or its outcome is unknown. One that this node only
     /// refers to the leader was not proposed and is not counted.
     pub fn proposal_failed(&self, problem: &Problem) {
         if problem.leader.is_none() || problem.outcome != Effectiveness::None {
@@ -165,8 +164,8 @@ impl Metrics {
         }
     }
 
-    /// This node knows of this leader in this term. Call it at each change;
-    /// the same leader counts once.
+    /// This node knows this leader in this term. Call it at each change; the same
+    /// leader counts once.
     pub fn leader_seen(&self, term: u64, leader: NodeId) {
         let mut seen = self.leader_seen.lock();
         if *seen != Some((term, leader)) {
@@ -212,7 +211,7 @@ fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
     registry.register(name, help, value);
 }
 
-/// What is so at the moment of a scrape.
+/// Values as of a scrape.
 #[derive(Debug, Clone)]
 struct Sample {
     view: View,
@@ -303,7 +302,7 @@ impl Sample {
         );
     }
 
-    /// How far each other node is behind; nothing unless this one leads.
+    /// How far each other node lags; empty unless this one leads.
     fn lags(&self) -> Family<PeerLabels, Gauge> {
         let lags = Family::<PeerLabels, Gauge>::default();
         let others = self.view.nodes.keys().filter(|node| **node != self.view.id);

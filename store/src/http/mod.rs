@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`coordination`] | leases, processes and rounds as JSON |
 //! | [`kv`], [`cluster`], [`limits`] | JSON under `/v1/`, for people and scripts |
-//! | [`agents`] | what agents tell of themselves |
+//! | [`agents`] | what agents report |
 //! | [`backup`] | the whole state as a stream |
 //! | [`stream`] | the multiplexed stream of clients and agents |
 //! | [`peers`] | other nodes, under `/raft/v1/` |
@@ -13,8 +13,8 @@
 //! | [`strict`] | requests that the description does not know are refused |
 //! | [`forward`] | a follower passes a JSON call on to the leader |
 //! | [`problem`] | errors as problem+json |
-//! | [`admission`] | nobody without the shared token |
-//! | [`host`] | nobody by a foreign name |
+//! | [`admission`] | refuses requests without the shared token |
+//! | [`host`] | refuses requests by a foreign name |
 //! | [`accept`] | connections: accepted, bounded, drained |
 
 pub mod accept;
@@ -53,7 +53,7 @@ use crate::raft::tcp::Introduction;
 use crate::recurring::{RecurringWith, Troubles};
 use metrics::Metrics;
 
-/// Most other nodes whose refusals are told apart in the log.
+/// Most other nodes whose refusals the log keeps apart.
 const REFUSED_MAX: usize = 64;
 
 /// Everything that the node serves.
@@ -79,13 +79,13 @@ struct Inner {
     allow_host: Vec<String>,
     metrics: Arc<Metrics>,
     running: OnceLock<Running>,
-    /// Where a founder's cluster id goes, while this node has none.
+    /// Receives a founder's cluster id while this node has none.
     handed: Mutex<Option<oneshot::Sender<HandedOver>>>,
     /// What this node waits for, while it has no place yet.
     waiting_for: Mutex<Option<String>>,
     /// Other nodes that were refused, and why, as logged.
     refused: Mutex<RecurringWith<NodeId, PeerError>>,
-    /// What went wrong with clients, as logged.
+    /// Client errors, as logged.
     troubles: Troubles,
     /// See [`stream::UNDER_WAY_KIB_MAX`].
     stream_room: Room,
@@ -93,36 +93,36 @@ struct Inner {
     first_room: Room,
     /// KiB of large frames that are being read, likewise.
     frame_room: Room,
-    /// Streams that may be passed on: each takes a descriptor more.
+    /// Streams that may be passed on: each takes one more descriptor.
     through_room: Arc<Semaphore>,
-    /// Backups that are being made.
+    /// Backups that may run at once.
     backups: Arc<Semaphore>,
-    /// Whether anybody waits for one of these.
+    /// Whether a request waits for one of these.
     pressure: stream::Pressure,
     reports: agents::Reports,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-/// What the node was told at its start.
+/// What the node was started with.
 pub struct Told {
     /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
     /// The nodes of a new cluster; none if it was started otherwise.
     pub initial: BTreeMap<NodeId, String>,
-    /// Where others reach it, if that was said.
+    /// Where others reach it, if that was set.
     pub advertise: Option<String>,
-    /// Who may talk to it.
+    /// Tokens and certificates that it accepts.
     pub access: Access,
     /// Names by which it may be called beside its own; `*` allows all.
     pub allow_host: Vec<String>,
 }
 
-/// A cluster id from a founder, and whom to tell when it is written down.
+/// A cluster id from a founder, and the sender to notify when it is on the disk.
 pub struct HandedOver {
     /// The id.
     pub cluster_id: String,
-    /// Told once the id is on the disk.
+    /// Notified once the id is on the disk.
     pub written: oneshot::Sender<()>,
 }
 
@@ -130,7 +130,7 @@ pub struct HandedOver {
 pub struct Running {
     /// The node.
     pub node: Node,
-    /// Its words to other nodes.
+    /// What it tells other nodes about itself.
     pub introduction: Arc<dyn Introduction>,
 }
 
@@ -172,7 +172,7 @@ impl App {
         self.running().map(|running| &running.node)
     }
 
-    /// The node and its words to others.
+    /// The node and what it tells others.
     fn running(&self) -> Result<&Running, Problem> {
         self.inner.running.get().ok_or_else(|| {
             let node = self.inner.id;
@@ -184,7 +184,7 @@ impl App {
         })
     }
 
-    /// This node has no place yet, and waits for that.
+    /// This node has not found its place yet.
     pub fn waits_for(&self, what: &str) {
         *self.inner.waiting_for.lock() = Some(what.to_owned());
     }
@@ -199,7 +199,7 @@ impl App {
         &self.inner.metrics
     }
 
-    /// Yields what a founder hands over.
+    /// Receives a founder's cluster id.
     pub fn handed_over(&self) -> oneshot::Receiver<HandedOver> {
         let (sender, receiver) = oneshot::channel();
         *self.inner.handed.lock() = Some(sender);

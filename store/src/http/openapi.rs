@@ -1,4 +1,4 @@
-//! The router of all JSON routes, and the description that comes of it.
+//! The router of all JSON routes, and the API description made from it.
 //!
 //! `store/docs/openapi.json` is a copy of what a node serves; a test keeps the
 //! two the same (`UPDATE_OPENAPI=1` writes the file anew).
@@ -25,7 +25,7 @@ use super::{
     strict,
 };
 
-/// What the description says of itself.
+/// The description's title and introduction.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -150,8 +150,8 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(openapi))
 }
 
-/// All JSON routes, health, metrics and the description, with the layers
-/// around them. Paths and methods that nobody serves are problems too.
+/// All JSON routes, health, metrics and the description, with the layers around
+/// them. Unknown paths and methods are answered with a problem, too.
 pub fn router(app: App) -> Router {
     strict::prepare();
     let (router, _) = described_routes().split_for_parts();

@@ -1,4 +1,4 @@
-//! Other nodes: who this one is, the founding, and the channels of consensus.
+//! Routes for other nodes: identity, founding, and the channels of consensus.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -88,7 +88,7 @@ async fn own_status(State(app): State<App>) -> Result<Json<NodeStatus>, Unready>
     Ok(Json(app.node().map_err(Unready)?.own_status()))
 }
 
-/// A problem between nodes, where no one reads more than its text.
+/// A problem between nodes, which read only its text.
 struct Unready(Problem);
 
 impl IntoResponse for Unready {
@@ -97,8 +97,8 @@ impl IntoResponse for Unready {
     }
 }
 
-/// Opens a channel of consensus: both introduce themselves, then the
-/// connection is theirs.
+/// Opens a channel of consensus: both nodes introduce themselves, then consensus
+/// owns the connection.
 async fn channel(
     State(app): State<App>,
     Path(name): Path<String>,
@@ -142,7 +142,7 @@ async fn channel(
     (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
 }
 
-/// Logs who is refused, and why, and that it is so no more.
+/// Logs a refused node with the reason, and when it is accepted again.
 fn note_verdict(app: &App, theirs: &PeerHello, error: Option<&PeerError>) {
     let (node, now) = (theirs.node, Instant::now());
     let mut refused = app.inner.refused.lock();
@@ -153,7 +153,7 @@ fn note_verdict(app: &App, theirs: &PeerHello, error: Option<&PeerError>) {
             }
         }
         Some(error) if refused.met(&node, error, now) => match error {
-            // The others look for a member where this node is now.
+            // The others look for a member at this node's address.
             PeerError::OtherNode { meant, reached } if *reached == app.inner.id => tracing::info!(
                 "node {node} looks for node {meant} at this address, where node {reached} is now; it does so until node {meant} is replaced or removed"
             ),
@@ -178,8 +178,8 @@ async fn serve_channel(app: App, channel: Channel, from: NodeId, upgrade: OnUpgr
     }
 }
 
-/// The connection beneath, let go of by the threads that accepted it, and what
-/// was read of it already.
+/// The raw connection, detached from the threads that accepted it, and the bytes
+/// already read of it.
 fn opened(upgraded: Upgraded) -> io::Result<(Detached, Bytes)> {
     let parts = downcast::<TokioIo<Stream>>(upgraded);
     let parts =

@@ -93,7 +93,7 @@ pub fn status_of(code: Code) -> StatusCode {
     }
 }
 
-/// What a code means, in a few words; the same for each problem of the code.
+/// The title of a code: the same for each of its problems.
 pub fn title_of(code: Code) -> &'static str {
     match code {
         Code::NotLeader => "Another node leads",
@@ -145,7 +145,7 @@ pub struct ProblemDocument {
     pub problem: Problem,
 }
 
-/// A problem and the HTTP status it is told with.
+/// A problem and its HTTP status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
     status: StatusCode,
@@ -154,8 +154,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A request that HTTP itself calls by another status than its code:
-    /// no such path, a body too large.
+    /// A request for which HTTP has another status than its code: no such path, a
+    /// body too large.
     pub fn invalid(status: StatusCode, message: impl Into<String>) -> Failure {
         Failure { status, problem: Box::new(Problem::refused(Code::InvalidRequest, message)) }
     }
@@ -170,7 +170,7 @@ impl Failure {
         &self.problem
     }
 
-    /// The problem as it travels.
+    /// The problem as it is sent.
     pub fn document(&self) -> ProblemDocument {
         ProblemDocument {
             kind: format!("{TYPE_PREFIX}{}", self.problem.code),
@@ -223,7 +223,7 @@ pub fn respond(problem: Problem) -> Response {
     Failure::from(problem).into_response()
 }
 
-/// Problems of every call.
+/// Codes that every call can answer.
 const ALWAYS: &[Code] = &[
     Code::InvalidRequest,
     Code::Unauthorized,
@@ -235,7 +235,7 @@ const ALWAYS: &[Code] = &[
     Code::Timeout,
 ];
 
-/// Problems of a question.
+/// Codes that a read can answer.
 pub struct ReadProblems;
 
 impl utoipa::IntoResponses for ReadProblems {
@@ -245,7 +245,7 @@ impl utoipa::IntoResponses for ReadProblems {
     }
 }
 
-/// Problems of a change.
+/// Codes that a change can answer.
 pub struct ChangeProblems;
 
 impl utoipa::IntoResponses for ChangeProblems {
@@ -265,7 +265,7 @@ impl utoipa::IntoResponses for ChangeProblems {
     }
 }
 
-/// Problems of what an operator does to the cluster.
+/// Codes that a cluster operation can answer.
 pub struct AdminProblems;
 
 impl utoipa::IntoResponses for AdminProblems {
@@ -296,7 +296,7 @@ fn problem_response(status: u16, description: &str) -> RefOr<Described> {
     ResponseBuilder::new().description(description).content(PROBLEM_JSON, content).build().into()
 }
 
-/// What is said of a request with a slip in it.
+/// The description of an invalid request.
 fn slip() -> serde_json::Value {
     let detail = "unknown field `jbo`; did you mean `job`? The body takes job, key, run, value. \
                   A body that works: {\"job\":\"web\",\"key\":\"greeting\",\"value\":\"hello\"}";

@@ -1,10 +1,10 @@
 //! The multiplexed stream of clients and agents (see [`holdfast_api::stream`]).
 //!
-//! One task reads requests and hands them on, one writes replies, as many in
-//! one frame as are waiting. What a connection may have under way is bounded,
-//! in number and in bytes: what finds no room is turned away, so that renewals
-//! and arrivals behind it are heard. What its
-//! watches and feeds may have waiting is bounded in `watching` and `feeding`.
+//! One task reads requests and hands them on, one writes replies, as many in one
+//! frame as are waiting. What a connection may have under way is bounded, in
+//! number and in bytes: what finds no room is turned away, so that renewals and
+//! arrivals after it are read. What its watches and feeds may have waiting is
+//! bounded in `watching` and `feeding`.
 
 use std::collections::HashMap;
 use std::io;
@@ -52,7 +52,7 @@ mod through;
 mod watching;
 mod writing;
 
-/// Requests of one connection under way, waits and watches not counted.
+/// Requests of one connection under way, without waits and watches.
 const UNDER_WAY_MAX: usize = 8_192;
 
 /// Waits and watches of one connection.
@@ -66,14 +66,14 @@ pub const UNDER_WAY_KIB_MAX: u32 = 512 * 1024;
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How long the commands and reads of one frame may wait for room; those that
-/// find none are turned away, so that what stands behind them is heard.
+/// find none are turned away, so that what follows them is read.
 const ROOM_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// KiB of commands of leases, processes and rounds that one connection may have
-/// under way: they need no room among the others.
+/// under way: they do not use the shared room.
 const FIRST_KIB_MAX: usize = 64 * 1024;
 
-/// Longest time for the rest of a frame, once its length is known.
+/// Longest time for the rest of a frame after its length.
 const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Bytes that are set aside for a frame before any of it has come.
@@ -163,7 +163,7 @@ async fn serve(app: App, node: Node, io: Upgraded) {
     let app = connection.app.clone();
     let reading = connection.read(source);
     let writing = writing::write(app, sink, replies, waiting_bytes);
-    // Whichever side ends first ends the other.
+    // The side that ends first ends the other.
     tokio::select! {
         () = reading => {}
         () = writing => {}
@@ -193,7 +193,7 @@ async fn send(sink: &mut Sink, value: &impl serde::Serialize) -> io::Result<()> 
     sink.flush().await
 }
 
-/// Where a connection's replies go.
+/// Sends a connection's replies to its writer.
 #[derive(Clone)]
 struct Replies {
     /// Bounded by what may be under way.
@@ -211,15 +211,15 @@ impl Replies {
 
 /// What a request holds until its reply is written.
 struct Place {
-    /// Of the room of all connections.
+    /// Its part of the room of all connections.
     room: Option<Part>,
-    /// Of the connection's own.
+    /// Its part of the connection's own.
     _kib: Option<OwnedSemaphorePermit>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Place {
-    /// Whose room it holds, if it holds some.
+    /// The tenant whose room it holds, if any.
     fn holder(&self) -> Option<Tenant> {
         self.room.as_ref().map(|part| part.tenant().clone())
     }
@@ -233,7 +233,7 @@ struct Connection {
     replies: Replies,
     app: App,
     node: Node,
-    /// Whose its latest request was.
+    /// The tenant of its latest request.
     tenant: Tenant,
     under_way: Arc<Semaphore>,
     first_kib: Arc<Semaphore>,
@@ -241,7 +241,7 @@ struct Connection {
     watch_kib: Arc<Semaphore>,
     feeds: feeding::Room,
     parked: AllParked,
-    /// What the agent at the other end tells of itself.
+    /// What the connection's agent reports.
     report: ReportPlace,
     tasks: TaskTracker,
     closed: CancellationToken,
@@ -252,18 +252,18 @@ type AllParked = Arc<Mutex<HashMap<u64, Parked>>>;
 
 /// A wait or watch of this connection.
 enum Parked {
-    /// Being registered; ended meanwhile or not.
+    /// Being registered; may have ended already.
     Registering,
     Wait {
         _parked: ParkedWait,
     },
-    /// Told by a task of its own, until this is dropped.
+    /// Served by its own task, until this is dropped.
     Feed {
         _ended: DropGuard,
     },
     Watch {
         ended: CancellationToken,
-        /// How far it is, if its progress is told together with others'.
+        /// How far it is, if its progress is sent together with others'.
         together: Option<Arc<Bell>>,
     },
 }
@@ -276,8 +276,8 @@ impl Drop for Parked {
     }
 }
 
-/// A parked wait's callback holds on to the place it is parked in: what is
-/// still parked when the connection ends is let go here.
+/// A parked wait's callback refers to the table that holds it: dropping the
+/// connection breaks this cycle.
 impl Drop for Connection {
     fn drop(&mut self) {
         let parked = std::mem::take(&mut *self.parked.lock());
@@ -308,8 +308,8 @@ impl Connection {
         }
     }
 
-    /// The next frame; none when the client has closed. A large one waits for
-    /// room among all large ones before it is read.
+    /// The next frame; none when the client has closed. A large one waits for shared
+    /// room before it is read.
     async fn frame(&self, source: &mut Source) -> Result<Option<Vec<Asked>>, String> {
         let Ok(length) = source.read_u32_le().await else { return Ok(None) };
         if length > FRAME_BYTES_MAX {
@@ -322,12 +322,12 @@ impl Connection {
         } else {
             None
         };
-        // A length is only what somebody claims.
+        // A length is only a claim.
         let mut frame = Vec::with_capacity((length as usize).min(READ_BYTES));
         let mut rest = source.take(u64::from(length));
         let reading = async {
             while rest.limit() > 0 {
-                // What holds no room may pause.
+                // A frame without room may pause.
                 let read = match &room {
                     Some(_) => {
                         let reading = rest.read_buf(&mut frame);
@@ -352,8 +352,8 @@ impl Connection {
         requests.map(Some)
     }
 
-    /// What a command or read holds until it is answered, or why it is turned
-    /// away.
+    /// The room that a command or read holds until it is answered, or why it is
+    /// refused.
     async fn room(&self, body: &RequestBody, patience: Instant) -> Result<Place, Problem> {
         let cost = cost(body);
         if let RequestBody::Propose(proposal) = body
@@ -378,9 +378,9 @@ impl Connection {
         if let RequestBody::Admin(_) | RequestBody::Status = body {
             return taking.await;
         }
-        // What is large has to collect its room.
+        // A large request collects its room in parts.
         let patience = patience + Duration::from_millis(u64::from(cost) / 64);
-        // Polled first: what finds room at once goes on, however late it is.
+        // Polled first: a request that finds room at once goes on, even when late.
         tokio::time::timeout_at(patience, taking).await.unwrap_or_else(|_| {
             let message = "this node has as many requests under way as it may; retry";
             Err(Problem::overloaded(message))
@@ -512,7 +512,7 @@ impl Connection {
             let mut parked = self.parked.lock();
             match parked.get_mut(&id) {
                 Some(place) => *place = Parked::Wait { _parked: wait },
-                // It ended meanwhile.
+                // It has ended during registration.
                 None => drop(parked),
             }
         }
@@ -545,7 +545,7 @@ impl Connection {
         self.tasks.spawn(ended.run_until_cancelled_owned(task));
     }
 
-    /// Any node tells it: a client hears here of the successor of a leader that is lost.
+    /// Any node serves this: it tells clients the successor of a lost leader.
     fn watch_leader(&self, id: u64) {
         if !self.park(id) {
             return;

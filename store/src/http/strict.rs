@@ -1,10 +1,10 @@
-//! What people write is read strictly: bodies and addresses of the JSON calls.
+//! Strict reading of hand-written requests: bodies and queries of the JSON calls.
 //!
-//! One check in front of every call, on every node, before the call is passed
-//! on: the request is compared with what `/openapi.json` says of the call. No
-//! handler takes part in it, and a call that is not described is not routed, so
-//! there is no lenient one. The types of the calls stay lenient, since our own
-//! programs exchange the same ones as MessagePack.
+//! One check in front of every call, on every node, before the call is passed on:
+//! the request is checked against the description in `/openapi.json`. Handlers do
+//! not take part, and a call without a description has no route, so every call is
+//! strict. The types of the calls stay lenient, since our own programs exchange
+//! them as MessagePack.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -36,7 +36,7 @@ pub use self::words::did_you_mean;
 use super::openapi::DOCUMENT;
 use super::problem::Failure;
 
-/// The headers of ours.
+/// Headers that Holdfast defines.
 const HEADERS: [&str; 6] = [
     SESSION_HEADER,
     SEQUENCE_HEADER,
@@ -46,7 +46,7 @@ const HEADERS: [&str; 6] = [
     NO_FORWARD_HEADER,
 ];
 
-/// Every call of the description.
+/// Every call in the description.
 static CALLS: LazyLock<BTreeMap<(String, String), Call>> = LazyLock::new(|| {
     let document: Value = serde_json::from_str(&DOCUMENT).expect("the description is JSON");
     let schemas = Schemas::of(&document);
@@ -61,13 +61,12 @@ static CALLS: LazyLock<BTreeMap<(String, String), Call>> = LazyLock::new(|| {
     calls
 });
 
-/// What a call may be sent.
+/// Parameters and body of a call.
 struct Call {
     /// None if it takes none.
     body: Option<Body>,
     query: Query,
-    /// Health and metrics are asked for by programs that add parameters of
-    /// their own, and must not fail for it.
+    /// Health and metrics ignore unknown parameters: probes add their own.
     takes_any_query: bool,
 }
 
@@ -80,13 +79,13 @@ impl Call {
     }
 }
 
-/// Reads the description: a node that cannot does not start.
+/// Reads the description; a node that cannot read it does not start.
 pub fn prepare() {
     LazyLock::force(&CALLS);
 }
 
-/// Completes "there is no path …": with the path that was probably meant, if
-/// there is such a one, and where all are.
+/// Completes "there is no path …": with the path that was probably meant, if any,
+/// and where all paths are listed.
 pub fn nearest_path(path: &str) -> String {
     let known: Vec<&str> = CALLS.keys().map(|(_, path)| path.as_str()).collect();
     let nearest = words::nearly(path, &known);
@@ -102,7 +101,7 @@ pub fn methods(path: &str) -> Vec<&'static str> {
     known.map(|(method, _)| method.as_str()).collect()
 }
 
-/// Refuses what the description does not know. Other paths are let through.
+/// Refuses what the description does not know. Other paths pass unchecked.
 pub fn check(parts: &Parts, body: &[u8]) -> Result<(), Failure> {
     let (method, path) = (parts.method.as_str().to_owned(), parts.uri.path().to_owned());
     let Some(call) = CALLS.get(&(method, path)) else { return Ok(()) };
@@ -128,8 +127,8 @@ pub fn check(parts: &Parts, body: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// A header that is ours but for a letter. One that is not near to a known one
-/// may be of a later version.
+/// A header one letter from one of ours. One that resembles none may be of a
+/// later version.
 fn misspelt_header(headers: &HeaderMap) -> Option<String> {
     let others = headers.keys().map(HeaderName::as_str).filter(|name| !HEADERS.contains(name));
     others.into_iter().find_map(|name| {
@@ -138,7 +137,7 @@ fn misspelt_header(headers: &HeaderMap) -> Option<String> {
     })
 }
 
-/// A header that would be ignored for its value.
+/// A header whose value would be ignored.
 fn strange_header(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(NO_FORWARD_HEADER).filter(|value| *value != "1")?;
     let found = words::quoted(&String::from_utf8_lossy(value.as_bytes()));

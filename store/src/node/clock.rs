@@ -6,15 +6,15 @@ use holdfast_api::LogTime;
 use tokio::time::Instant;
 
 /// Longest step that one look at the clock may add. The proposer looks every
-/// [`TICK`], so that a frozen or starved leader loses time instead of jumping
-/// over everybody's idle limits.
+/// [`TICK`], so that a frozen or starved leader loses time instead of expiring
+/// everything at once.
 pub const STEP_MAX: Duration = Duration::from_millis(200);
 
 /// How often the leader looks at its clock.
 pub const TICK: Duration = Duration::from_millis(50);
 
-/// Counts this node's monotonic clock in short, clamped steps, from the time
-/// of the last applied entry on.
+/// Counts this node's monotonic clock in short, clamped steps from the time of
+/// the last applied entry.
 #[derive(Debug)]
 pub struct LogClock {
     time: LogTime,
@@ -24,7 +24,7 @@ pub struct LogClock {
 }
 
 impl LogClock {
-    /// A clock that has counted nothing yet.
+    /// A clock at zero.
     pub fn new(now: Instant) -> Self {
         LogClock { time: 0, rest: Duration::ZERO, seen: now }
     }
@@ -39,9 +39,9 @@ impl LogClock {
         *self = LogClock { time: applied, rest: Duration::ZERO, seen: now };
     }
 
-    /// Counts what passed since the last look, and never falls behind `applied`,
-    /// the machine's own time, nor runs ahead of it by more than `ahead_max`
-    /// milliseconds.
+    /// Adds the time that passed since the last look, and never falls below
+    /// `applied`, the machine's own time, nor runs ahead of it by more than
+    /// `ahead_max` milliseconds.
     pub fn stamp(&mut self, now: Instant, applied: LogTime, ahead_max: LogTime) -> LogTime {
         let passed = now.saturating_duration_since(self.seen).min(STEP_MAX) + self.rest;
         self.seen = now;

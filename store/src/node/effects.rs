@@ -15,7 +15,7 @@ use crate::storage::EffectSink;
 
 /// Performs the machine's effects on this node.
 pub struct Effects {
-    /// Room for what is parked.
+    /// Limits for what is parked.
     pub parking: Arc<Parking>,
     /// Parked waits.
     pub waits: Mutex<Waits>,
@@ -40,13 +40,13 @@ impl Default for Effects {
 }
 
 impl Effects {
-    /// The last revision whose effects were performed: everybody concerned by
-    /// it, or by one before, was told.
+    /// The last revision whose effects were performed: all waits, watches and feeds
+    /// that it or an earlier one concerns were notified.
     pub fn performed(&self) -> Revision {
         self.performed.load(Ordering::Acquire)
     }
 
-    /// Ends everything parked here, because this node leads no more.
+    /// Ends everything parked here, because this node has stopped leading.
     pub fn end_all(&self, problem: &Problem) {
         self.waits.lock().end_all(problem);
         self.feeds.lock().end_all(problem);
@@ -79,8 +79,8 @@ impl EffectSink for Effects {
         }
     }
 
-    /// A whole image has replaced the state: nobody knows what changed. Only
-    /// a follower gets one, and a follower has nothing parked.
+    /// A whole image has replaced the state: what changed is unknown. Only a follower
+    /// gets one, and a follower has nothing parked.
     fn installed(&self) {
         self.end_all(&Problem::not_leader(None));
     }

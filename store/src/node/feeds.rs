@@ -1,5 +1,5 @@
-//! Feeds and subscriptions that have nothing to tell yet, parked on the leader:
-//! one for each agent, as a rule.
+//! Feeds and subscriptions without news, parked on the leader: usually one for
+//! each agent.
 
 use std::collections::HashMap;
 
@@ -8,11 +8,11 @@ use holdfast_machine::Machine;
 
 use super::tenant::Tenant;
 
-/// How it ends: there is something to read, or this node cannot tell. Called
+/// Called when a feed has news, or when this node can no longer tell. Called
 /// while the node holds its locks: it only sends.
 pub type Ended = Box<dyn FnOnce(Result<(), Problem>) + Send>;
 
-/// What is told of.
+/// Subject of a feed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Topic {
     /// What a lease has to tell its holder.
@@ -22,7 +22,7 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// Whose it is.
+    /// The tenant that it counts for.
     pub fn tenant(&self, machine: &Machine) -> Tenant {
         match self {
             Topic::Lease(lease) => Tenant::holder(machine, *lease),
@@ -41,9 +41,9 @@ impl Topic {
 /// Identifies a parked feed.
 pub type FeedId = u64;
 
-/// What became of a registration.
+/// Result of a registration.
 pub enum Registered {
-    /// There is something to read already; `ended` is handed back uncalled.
+    /// There is news already; `ended` is handed back uncalled.
     Ready(Ended),
     /// Parked; `ended` will be called once.
     Parked(FeedId),
@@ -58,8 +58,8 @@ pub struct Feeds {
 }
 
 impl Feeds {
-    /// Parks a feed unless there is something behind `since`. `machine` must
-    /// not move meanwhile: call it under the machine's read lock.
+    /// Parks a feed unless there is something after `since`. Call it under the
+    /// machine's read lock, so that `machine` does not change.
     pub fn register(
         &mut self,
         machine: &Machine,
@@ -76,7 +76,7 @@ impl Feeds {
         Registered::Parked(self.next)
     }
 
-    /// Wakes who reads these.
+    /// Wakes the readers of these topics.
     pub fn told(&mut self, topics: impl IntoIterator<Item = Topic>) {
         if self.parked.is_empty() {
             return;
@@ -101,7 +101,7 @@ impl Feeds {
         }
     }
 
-    /// Ends all of them: this node leads no more.
+    /// Ends all feeds: this node has stopped leading.
     pub fn end_all(&mut self, problem: &Problem) {
         self.by_topic.clear();
         for (_, (_, ended)) in self.parked.drain() {
@@ -114,7 +114,7 @@ impl Feeds {
         self.parked.len()
     }
 
-    /// Whether none is parked.
+    /// Whether nothing is parked.
     pub fn is_empty(&self) -> bool {
         self.parked.is_empty()
     }

@@ -1,6 +1,6 @@
-//! A leader that is alive for the other voters and of no use to clients hands over:
-//! its port does not answer, or what is committed is not applied. Its heartbeats go on
-//! meanwhile, so that no election would ever come of it.
+//! A leader that is alive for the other voters and of no use to clients hands
+//! over: its port does not answer, or what is committed is not applied. Its
+//! heartbeats go on, so that no election would follow.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -13,38 +13,38 @@ use super::status::OWN_STATUS;
 use crate::dial::{self, DialError};
 use crate::recurring::Troubles;
 
-/// How often the leader looks, and how long it has led by then: all nodes may have too
-/// much to do, and leadership is not to go round.
+/// How often the leader looks, and how long it has led by then: all nodes may be
+/// overloaded, and leadership must not go round.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LED_TIME_MIN: Duration = Duration::from_secs(10);
 
-/// How long its own port may take to answer it. A single answer that is late is none
-/// of its business: what has come in before is answered first.
+/// How long its own port may take to answer it. One late answer proves nothing:
+/// earlier requests are answered first.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 const SILENCES: u32 = 2;
 
-/// How long an entry that is committed may wait to be applied while none before it is.
+/// How long the first unapplied committed entry may wait.
 const APPLY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// What the leader sees of itself.
 #[derive(Debug, Default)]
 struct Watch {
     led_since: Option<Instant>,
-    /// Its port was seen to answer: where it cannot be reached from here, its silence
-    /// says nothing.
+    /// Its port has answered before: where it cannot be reached from here, its
+    /// silence proves nothing.
     answered: bool,
     silences: u32,
-    /// What was applied last, and when that moved, or there was nothing to apply.
+    /// The last applied entry, and when it last moved or nothing was left to apply.
     applied: Option<(u64, Instant)>,
 }
 
-/// What came of asking its own port.
+/// Result of asking its own port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Port {
     Answers,
-    /// Nothing came in time.
+    /// No answer in time.
     Silent,
-    /// It says nothing about whether it accepts.
+    /// The port gives no evidence.
     Unclear,
 }
 
@@ -64,7 +64,7 @@ impl Watch {
         }
     }
 
-    /// Why this leader is of no use; none if it is, or has not led for long.
+    /// Why this leader cannot serve; none if it can, or has not led for long.
     fn is_gray(&self, now: Instant) -> Option<String> {
         self.led_since.filter(|since| now.duration_since(*since) >= LED_TIME_MIN)?;
         if self.answered && self.silences >= SILENCES {
@@ -82,8 +82,8 @@ impl Watch {
 }
 
 impl Node {
-    /// Hands leadership over while this node cannot serve. Belongs on the threads of
-    /// consensus: those that serve may be what does not go on.
+    /// Hands leadership over while this node cannot serve. Runs on the threads of
+    /// consensus: the serving threads may be the ones that hang.
     pub async fn hand_over_when_gray(self) {
         let (mut watch, troubles) = (Watch::default(), Troubles::default());
         loop {
@@ -108,7 +108,7 @@ impl Node {
         }
     }
 
-    /// As any other node asks it.
+    /// Asks as any other node would.
     async fn ask_own_port(&self) -> Port {
         let view = self.view();
         let Some(address) = view.nodes.get(&view.id) else { return Port::Unclear };

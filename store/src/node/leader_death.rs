@@ -1,13 +1,13 @@
-//! A leader that is lost is succeeded at once.
+//! A dead leader is succeeded at once.
 //!
-//! Raft's followers learn of a lost leader by its silence, which takes an
-//! election timeout. What this node sees itself says more: the channels of a
-//! killed process close and its port refuses new ones; a host that is gone is
-//! silent, and so is its port. A follower that sees either asks the other voters
-//! whether they see it, too, and stands for election when most do. One that is
-//! alone with its loss, whatever its network or firewall makes of the leader,
-//! changes nothing. The port of a process that is only paused answers: the
-//! voters stay loyal to it for their whole time.
+//! Raft's followers detect a lost leader by its silence, which takes an election
+//! timeout. What this node sees itself says more: the channels of a killed
+//! process close and its port refuses new ones; a host that is gone is silent,
+//! and so is its port. A follower that sees either asks the other voters whether
+//! they see it, too, and stands for election when most do. One that alone has
+//! lost the leader, by its network or firewall, changes nothing. The port of a
+//! process that is only paused answers: the voters stay loyal to it for their
+//! whole time.
 
 use std::time::Duration;
 
@@ -19,35 +19,35 @@ use tokio::time::Instant;
 use super::Node;
 use crate::raft::Follows;
 
-/// How often a follower looks at its leader, beside when a channel closes.
+/// How often a follower checks its leader, besides when a channel closes.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// The same while it has no channel, so many times: what is killed does not
-/// close everything in one moment, so that one look proves little.
+/// The same while it has no channel, up to this many times: a killed process does
+/// not close everything at one moment, so that one look proves little.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const LOOKS_MAX: u32 = 10;
 
-/// The same while it is alone in having lost the leader.
+/// The same while it alone has lost the leader.
 const LOOK_ALONE: Duration = Duration::from_millis(200);
 
-/// Between the candidacies of two followers: enough for the first to win.
+/// Pause between the candidacies of two followers: enough for the first to win.
 const STAGGER: Duration = Duration::from_millis(40);
 
 /// How long an election may take. After that, and some more so that two do not
-/// meet again, whoever knows of no leader stands if most would follow; each time
-/// it is given twice as long, since disks may be slow.
+/// meet again, a node that knows of no leader stands if most would follow; each
+/// time it is given twice as long, since disks may be slow.
 const ELECTION_TIME: Duration = Duration::from_millis(80);
 
-/// Tries after which the time grows no more.
+/// Tries after which the timeout stops growing.
 const TRIES_MAX: u32 = 8;
 
 impl Node {
-    /// Looks at the leader for as long as this node follows one. Belongs on the
-    /// threads of consensus.
+    /// Watches the leader for as long as this node follows one. Runs on the threads
+    /// of consensus.
     pub async fn watch_leader(self) {
         let consensus = self.consensus();
         let evidence = consensus.evidence();
-        // How often it was looked in vain.
+        // Checks so far without a result.
         let (mut looks, mut pause) = (0, LOOK_EVERY);
         let mut search = Search::default();
         loop {
@@ -101,8 +101,8 @@ impl Node {
         }
     }
 
-    /// How long this node lets others go first in succeeding a leader: the voters
-    /// take turns, the lowest id first. None if it does not stand.
+    /// How long this node lets others stand first: the voters take turns, the lowest
+    /// id first. None if it does not stand.
     fn turn(&self, leader: NodeId) -> Option<Duration> {
         let view = self.view();
         if !view.voters.contains(&view.id) || self.is_draining() {
@@ -117,7 +117,7 @@ impl Node {
 /// The time since this node last knew of a leader.
 #[derive(Default)]
 struct Search {
-    /// Term and candidate as last seen: a vote that was given begins the time anew.
+    /// Term and candidate as last seen: a granted vote restarts the timeout.
     vote: Option<(u64, NodeId)>,
     stands_at: Option<Instant>,
     tries: u32,

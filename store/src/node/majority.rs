@@ -1,9 +1,9 @@
 //! Which voters answer, and since when others do not: known on every node,
 //! with or without a quorum, and logged.
 //!
-//! The leader knows it from what its followers answer. Another node takes its
-//! leader's word. Where there is no leader, or the leader has lost its
-//! majority, a node asks the voters itself.
+//! The leader knows it from what its followers answer. Another node relies on its
+//! leader. Where there is no leader, or the leader has lost its majority, a node
+//! asks the voters itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,28 +24,28 @@ const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// its heartbeats may have stopped.
 const ASK_AFTER: Duration = Duration::from_millis(500);
 
-/// How often a node looks, while all is well and while it is not.
+/// How often a node checks, while all is well and while it is not.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// How long another node may take to answer.
 const ASK_TIME_MAX: Duration = Duration::from_millis(400);
 
-/// When each other node was heard of last.
+/// When each other node was last heard of.
 #[derive(Debug)]
 pub struct Contacts {
-    /// When this node began to listen: nobody is silent for longer.
+    /// When this node began to listen: no silence is longer than this.
     began: Instant,
     heard: BTreeMap<NodeId, Instant>,
 }
 
 impl Contacts {
-    /// Nobody was heard of yet.
+    /// No node was heard of yet.
     pub fn new(began: Instant) -> Contacts {
         Contacts { began, heard: BTreeMap::new() }
     }
 
-    /// A node was heard of then.
+    /// A node was heard of at this time.
     fn note(&mut self, node: NodeId, at: Instant) {
         let heard = self.heard.entry(node).or_insert(at);
         *heard = at.max(*heard);
@@ -56,26 +56,26 @@ impl Contacts {
         now.saturating_duration_since(self.heard.get(&node).copied().unwrap_or(self.began))
     }
 
-    /// Forgets nodes that are no members any more.
+    /// Forgets nodes that are no longer members.
     fn keep(&mut self, members: &BTreeMap<NodeId, String>) {
         self.heard.retain(|node, _| members.contains_key(node));
     }
 
-    /// What the leader hears, this node hears through it. `asked` is when the
+    /// What the leader has heard, this node has heard through it. `asked` is when the
     /// leader was asked.
     fn take_word(&mut self, leader: NodeId, word: &Majority, view: &View, asked: Instant) {
         self.note(leader, asked);
         for voter in &view.voters {
             let missing = word.missing.iter().find(|missing| missing.node == *voter);
             let silence = Duration::from_millis(missing.map_or(0, |missing| missing.silent_ms));
-            // Far behind the beginning there is nothing to know.
+            // Nothing is known of the time before this node began.
             if let Some(at) = asked.checked_sub(silence).filter(|at| *at >= self.began) {
                 self.note(*voter, at);
             }
         }
     }
 
-    /// What this means for the majority; none for a node without voters.
+    /// The state of the majority that follows; none for a node without voters.
     fn judge(&self, view: &View, now: Instant, silence_max: Duration) -> Option<Majority> {
         let count = u32::try_from(view.voters.len()).ok().filter(|count| *count > 0)?;
         let needed = count / 2 + 1;
@@ -94,7 +94,7 @@ impl Contacts {
             })
             .collect();
         let answering = count - u32::try_from(missing.len()).unwrap_or(count);
-        // The majority was last there when the last that it needs was heard of.
+        // The majority was last present when the last voter that it needs was heard of.
         let lost = silences[needed as usize - 1];
         let lost_ms = (answering < needed).then(|| milliseconds(lost));
         Some(Majority { of: count, needed, answering, missing, lost_ms })
@@ -112,7 +112,7 @@ impl Node {
         self.majority_with(&self.view(), [])
     }
 
-    /// The same, given that these nodes answered just now.
+    /// The same, counting these nodes as having answered just now.
     pub(super) fn majority_with(
         &self,
         view: &View,
@@ -127,7 +127,7 @@ impl Node {
         contacts.judge(view, now, SILENCE_MAX)
     }
 
-    /// Keeps what [`Node::majority`] tells new, and logs what changes.
+    /// Records [`Node::majority`] and logs changes.
     pub async fn watch_majority(self) {
         let mut log = Log::default();
         loop {
@@ -147,14 +147,15 @@ impl Node {
         }
     }
 
-    /// Logs, while this node leads, which members come, get a vote, and go.
+    /// Logs, while this node leads, members that join, become voters or leave.
     pub async fn watch_members(self) {
         let mut members = Members::default();
         let changed = |view: View| members.lines(&view).into_iter().for_each(Line::write);
         self.consensus().watch(changed).await;
     }
 
-    /// Asks where this node does not hear by itself; whether all is well.
+    /// Asks the nodes that this one does not hear by itself; returns whether all is
+    /// well.
     async fn look_around(&self) -> bool {
         let (view, asked) = (self.view(), Instant::now());
         if view.is_leader() {
@@ -184,7 +185,7 @@ impl Node {
         contacts.judge(&view, now, SILENCE_MAX).is_none_or(|majority| majority.missing.is_empty())
     }
 
-    /// Who answers at a member's address, if it is that member.
+    /// The node at a member's address, if it is that member.
     async fn identity_of(&self, node: NodeId, address: &str) -> Option<Identity> {
         let answer = formation::ask_identity(self.access(), address, ASK_TIME_MAX).await.ok()?;
         (answer.node == node && answer.is_of(self.cluster_id())).then_some(answer)
@@ -216,7 +217,7 @@ impl Line {
     }
 }
 
-/// What was logged about the majority and the other nodes.
+/// The state of the majority and the other nodes as last logged.
 #[derive(Debug)]
 struct Log {
     majority: Recurring<Vec<NodeId>>,
@@ -231,7 +232,7 @@ impl Default for Log {
 }
 
 impl Log {
-    /// What is to be logged now.
+    /// What to log now.
     fn lines(
         &mut self,
         view: &View,
@@ -257,7 +258,7 @@ impl Log {
         self.majority.met(&state, now).then(|| Line::Warn(lost(majority)))
     }
 
-    /// The leader's followers: lost, and back.
+    /// The leader's followers: lost and returned.
     fn of_followers(
         &mut self,
         view: &View,
@@ -292,14 +293,14 @@ impl Log {
     }
 }
 
-/// All members and those of them that vote, as seen before.
+/// All members, and the voters among them, as last seen.
 #[derive(Debug, Default)]
 struct Members {
     seen: Option<(BTreeMap<NodeId, String>, BTreeSet<NodeId>)>,
 }
 
 impl Members {
-    /// The leader's word on members that came, got a vote, and went.
+    /// The leader's log lines on members that joined, became voters or left.
     fn lines(&mut self, view: &View) -> Vec<Line> {
         let members = (view.nodes.clone(), view.voters.clone());
         if self.seen.as_ref() == Some(&members) {
@@ -329,8 +330,7 @@ impl Members {
     }
 }
 
-/// The majority is lost: in one line who is missing, since when, and what it
-/// takes.
+/// The line on a lost majority: who is missing, since when, and what is needed.
 fn lost(majority: &Majority) -> String {
     let Majority { of, needed, answering, missing, .. } = majority;
     let missing: Vec<String> = missing

@@ -1,5 +1,5 @@
-//! Nodes added, promoted, removed; leadership handed over. One change at a
-//! time, each refused when the cluster could lose its quorum by it.
+//! Nodes added, promoted, removed; leadership handed over. One change at a time,
+//! refused if the cluster could lose its quorum.
 
 use std::time::Duration;
 
@@ -20,18 +20,18 @@ use crate::raft::View;
 /// must not count for the quorum that the change needs.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(2);
 
-/// Pause between two looks at who has answered.
+/// Pause between two checks of who has answered.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How long a change waits for the one before it.
+/// How long a change waits for the previous one.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long a node that is to be added may take to answer.
+/// How long a node to be added may take to answer.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(2);
 
 impl Node {
-    /// Does what an operator asked, to its end even if nobody waits for it any more;
-    /// on the leader alone.
+    /// Does what an operator asked, to its end even if the caller stops waiting; on
+    /// the leader alone.
     pub async fn admin(&self, admin: Admin) -> Result<(), Problem> {
         let node = self.clone();
         let doing = async move { node.do_admin(admin).await };
@@ -49,8 +49,8 @@ impl Node {
         }
     }
 
-    /// Finishes what a leader before this one, or this one, left half done: a change
-    /// of voters, and the removal of a node.
+    /// Finishes what this or an earlier leader left unfinished: a change of voters,
+    /// or the removal of a node.
     pub(super) async fn finish_membership(&self) -> Result<(), Problem> {
         let Ok(_one_at_a_time) = self.inner.membership.try_lock() else { return Ok(()) };
         let view = self.view();
@@ -61,7 +61,7 @@ impl Node {
         let is_retired = |node: &&NodeId| self.machine().is_retired(**node);
         let retired = view.nodes.keys().find(is_retired).copied();
         match retired {
-            // Else it waits for the others, and in nobody's way.
+            // Else it waits for the others, without holding anything up.
             Some(node) if keeps_quorum_without(&view, node).is_ok() => {
                 tracing::info!(node, "finishing the removal of a node");
                 self.remove_node(node).await
@@ -76,7 +76,7 @@ impl Node {
         let _one_at_a_time = waiting.await.map_err(|_| {
             Problem::retryable(Code::Conflict, "another membership change is under way; retry")
         })?;
-        // What is decided here rests on the newest state.
+        // Decide on the newest state.
         self.linearize().await?;
         match admin {
             Admin::AddNode { node, address } => self.add_node(node, address).await,
@@ -100,7 +100,7 @@ impl Node {
         if let Some(known) = view.nodes.get(&node) {
             return refuse(format!("node {node} is a member already, at {known}"));
         }
-        // A node that lost its disk may be replaced by another in its place.
+        // A node that lost its disk may be replaced by a new one at its address.
         if let Some((other, _)) = view.nodes.iter().find(|(_, known)| **known == address)
             && healthy(&self.fresh_view(*other).await, *other)
         {
@@ -193,7 +193,7 @@ impl Node {
         }
         keeps_quorum_without(&view, node)?;
         if node == view.id {
-            // The next leader removes this one: the caller is sent there.
+            // The next leader removes this node: redirect the caller to it.
             self.transfer_leader(None).await?;
             return Err(self.referral());
         }
@@ -239,8 +239,8 @@ impl Node {
     }
 }
 
-/// Who the node is that is to join; one that was started a moment ago gets time
-/// to find its place.
+/// Identifies the node that is to join; one just started gets time to find its
+/// place.
 async fn identity_of_joiner(
     access: &Access,
     address: &str,
@@ -266,7 +266,7 @@ fn known(view: &View, node: NodeId) -> Result<(), Problem> {
     ))
 }
 
-/// The most advanced of the other voters, or why none could lead.
+/// The most advanced of the other voters, or why none can lead.
 fn successor(view: &View) -> Result<NodeId, &'static str> {
     let others: Vec<NodeId> = view.voters.iter().copied().filter(|id| *id != view.id).collect();
     if others.is_empty() {
@@ -282,7 +282,7 @@ fn successor(view: &View) -> Result<NodeId, &'static str> {
     best.ok_or("no other voter has caught up with its log (`holdfast node list`)")
 }
 
-/// Whether the leader heard of the node lately.
+/// Whether the leader heard from the node lately.
 fn healthy(view: &View, node: NodeId) -> bool {
     node == view.id || view.heard.get(&node).is_some_and(|ago| *ago < HEALTHY_WITHIN)
 }

@@ -1,8 +1,8 @@
 //! Whether this node still belongs to its cluster.
 //!
-//! A removed node does not hear of it: the log ends for it before the entry
-//! that removes it. And a folder of another cluster, started by mistake, would
-//! found no quorum and say nothing. So a node asks the others.
+//! A removed node is not notified: its log ends before the entry that removes it.
+//! And a folder of another cluster, started by mistake, would find no quorum and
+//! report nothing. So a node asks the others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,8 +21,8 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Node {
     /// Returns when this node does not belong here, with what to do about it.
-    /// `initial` are the nodes that it was told of at its start.
-    /// What a leader says of its own log on the way is remembered.
+    /// `initial` are the nodes that it was started with. Remembers what a leader says
+    /// of its own log.
     pub async fn cast_out(
         &self,
         initial: &BTreeMap<NodeId, String>,
@@ -48,7 +48,7 @@ impl Node {
                 continue;
             }
             turn += 1;
-            // The leader knows most; who it is may be old news, so the others too.
+            // The leader knows most, but may have changed: so ask the others, too.
             let leader = view.leader.as_ref().filter(|_| turn % 2 == 0);
             let address = leader.map_or(others[turn / 2 % others.len()].1, |at| &at.address);
             if let Ok(answer) = formation::ask_identity(self.access(), address, ASK_TIME_MAX).await
@@ -67,8 +67,8 @@ impl Node {
     }
 }
 
-/// An error if most of the others belong to other clusters: one alone may be
-/// the stranger itself.
+/// An error if most of the others belong to other clusters: a single one may
+/// itself be the stranger.
 fn stranger(
     node: NodeId,
     ours: &str,
@@ -88,8 +88,8 @@ fn stranger(
     Some(FormationError::OtherCluster { node, ours: ours.to_owned(), other, theirs })
 }
 
-/// An error if the other knows that this node was removed. One that is only
-/// about to be still has a vote, which its own removal may need.
+/// An error if the other knows that this node was removed. One whose removal is
+/// pending still has a vote, which its removal may need.
 fn removed(node: NodeId, ours: &str, other: &Identity) -> Option<FormationError> {
     let same = other.cluster_id.as_deref() == Some(ours);
     let gone = other.retired.contains(&node) && !other.members.contains_key(&node);

@@ -1,26 +1,26 @@
-//! The node: what its connections ask, answered by consensus and the state
+//! The node: answers its connections' requests with consensus and the state
 //! machine.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`membership_check`] | a node that was removed, or strayed, notices |
+//! | [`membership_check`] | a node notices that it was removed, or is in the wrong cluster |
 //! | [`clock`] | log time as the leader counts it |
 //! | [`parking`] | how many bytes of waits and watches are parked |
 //! | [`proposer`] | commands packed into log entries |
 //! | [`reader`], [`reads`] | linearizable reads, batched |
 //! | [`room`] | room on the disk and in memory, and what is refused without it |
-//! | [`scrub`] | the disk, read again and mended |
+//! | [`scrub`] | the disk, read again and repaired |
 //! | [`scans`] | reads that look at many things, on a thread of their own |
-//! | [`waits`], [`watches`], [`feeds`] | who is parked here, and what wakes them |
+//! | [`waits`], [`watches`], [`feeds`] | what is parked here, and what wakes it |
 //! | [`effects`] | applying wakes them |
 //! | [`gray`] | a leader that does not serve hands over |
 //! | [`majority`] | which voters answer, and since when others do not |
 //! | [`membership`] | nodes added, promoted, removed; leadership handed over |
 //! | [`status`] | the cluster as operators see it |
-//! | [`leader_death`] | a dead leader is noticed by its closed connections |
-//! | [`upkeep`] | what the leader looks after on its own |
-//! | [`tenant`] | who shares a node, and how it is shared out |
-//! | [`witness`] | how far other nodes' logs were seen to reach |
+//! | [`leader_death`] | a dead leader is detected by its closed connections |
+//! | [`upkeep`] | what the leader maintains by itself |
+//! | [`tenant`] | tenants of a node, and how they share it |
+//! | [`witness`] | how far other nodes' logs reach |
 
 pub mod clock;
 pub mod effects;
@@ -80,10 +80,10 @@ use watches::{Bell, Registration};
 /// This build's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What a watch counts beyond its prefix: its task and its place.
+/// Bytes that a watch counts beyond its prefix: its task and its entry.
 const WATCH_BYTES: u64 = 2 * 1024;
 
-/// Changes given to a watch at a time.
+/// Most changes returned to a watch at a time.
 const WATCH_CHANGES_MAX: usize = 1_024;
 
 /// A node at work. Cheap to clone.
@@ -107,7 +107,7 @@ struct Inner {
     contacts: Mutex<majority::Contacts>,
     room: NodeRoom,
     scrubs: Scrubs,
-    /// The last leader that it heard of, and its term.
+    /// The last leader that it knew, and its term.
     leader: watch::Sender<Option<(u64, LeaderHint)>>,
     /// Where its tasks are spawned, and what ends them.
     tasks: TaskTracker,
@@ -115,7 +115,7 @@ struct Inner {
     draining: AtomicBool,
 }
 
-/// What a node is made of.
+/// Parts that a node is made of.
 pub struct Parts {
     /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
@@ -125,15 +125,15 @@ pub struct Parts {
     pub access: Access,
     /// Log time for which a run is kept after its end, while this node leads.
     pub ended_runs_kept: Duration,
-    /// What is to stay free of its disk and memory.
+    /// Reserves of disk and memory.
     pub reserves: Reserves,
-    /// Its part in consensus.
+    /// The node's consensus.
     pub consensus: Consensus,
     /// The applied state.
     pub state: SharedState,
-    /// What applying wakes.
+    /// What applied entries wake.
     pub effects: Arc<Effects>,
-    /// Where long work is done.
+    /// Where long work runs.
     pub offload: Offload,
 }
 
@@ -169,7 +169,8 @@ impl Node {
         let (proposer, proposing) =
             Proposer::new(id, consensus.clone(), state.clone(), ended_runs_kept);
         let (reader, reading) = Reader::new(consensus.clone());
-        // Log time, expiries and renewals are consensus's own: no load delays them.
+        // Log time, expiries and renewals run on consensus's own threads: no load delays
+        // them.
         let proposing = stop.clone().run_until_cancelled_owned(proposing);
         tasks.spawn_on(proposing, consensus.threads());
         tasks.spawn(stop.clone().run_until_cancelled_owned(reading));
@@ -212,32 +213,32 @@ impl Node {
         &self.inner.cluster_id
     }
 
-    /// Its part in consensus.
+    /// The node's consensus.
     pub fn consensus(&self) -> &Consensus {
         &self.inner.consensus
     }
 
-    /// The applied state, however old; let go of it soon.
+    /// The applied state, possibly stale; release the lock soon.
     pub fn machine(&self) -> MappedRwLockReadGuard<'_, Machine> {
         RwLockReadGuard::map(self.inner.state.read(), |state| &state.machine)
     }
 
-    /// The same, and up to which entry it is applied.
+    /// The same, with the last entry applied.
     pub fn applied(&self) -> RwLockReadGuard<'_, AppliedState> {
         self.inner.state.read()
     }
 
-    /// What is parked here.
+    /// Waits, watches and feeds parked here.
     pub fn effects(&self) -> &Effects {
         &self.inner.effects
     }
 
-    /// What it knows of the cluster.
+    /// Its view of the cluster.
     pub fn view(&self) -> View {
         self.inner.consensus.view()
     }
 
-    /// The leader and its term, as soon as it is known and whenever another one is.
+    /// The leader and its term, now and after each change.
     pub fn leaders(&self) -> watch::Receiver<Option<(u64, LeaderHint)>> {
         self.inner.leader.subscribe()
     }
@@ -247,12 +248,12 @@ impl Node {
         &self.inner.room
     }
 
-    /// What reading its disk again came to.
+    /// Results of reading its disk again.
     pub fn scrubs(&self) -> &Scrubs {
         &self.inner.scrubs
     }
 
-    /// From now on not ready: it is about to stop.
+    /// Makes the node not ready: it is about to stop.
     pub fn drain(&self) {
         self.inner.draining.store(true, Ordering::Release);
     }
@@ -262,7 +263,7 @@ impl Node {
         self.inner.draining.load(Ordering::Acquire)
     }
 
-    /// Commits a command; `done` hears what became of it. Never blocks.
+    /// Commits a command; `done` gets its outcome. Never blocks.
     pub fn submit(&self, proposal: Proposal, done: Done) {
         let checked = is_for_clients(&proposal)
             .and_then(|()| self.leads_or_refer())
@@ -280,7 +281,7 @@ impl Node {
 
     fn has_room(&self, proposal: &Proposal) -> Result<(), Problem> {
         let admitted = self.inner.room.admit(&proposal.command);
-        // What was done before adds nothing.
+        // A command that was applied before adds nothing.
         let is_answered = |place| self.machine().is_answered(place);
         if admitted.is_err() && proposal.session.as_ref().is_some_and(is_answered) {
             return Ok(());
@@ -295,7 +296,7 @@ impl Node {
         answer.await.unwrap_or_else(|_| Err(unheard()))
     }
 
-    /// A command that the log should not even carry.
+    /// A command that must not enter the log.
     fn fits(&self, proposal: &Proposal) -> Result<(), Problem> {
         let size = proposer::weight(proposal) as u64;
         let limit = self.machine().limits().command_bytes_max;
@@ -306,10 +307,10 @@ impl Node {
         Err(Refusal::LimitExceeded { what, size, limit }.into())
     }
 
-    /// Waits for conditions. `ended` hears once how it ended; `waiting` is
-    /// called first, with the revision of the registration, if something is
-    /// missing. Dropping what is returned forgets the wait. `tells` says whether
-    /// an agent tells operators of it.
+    /// Waits for conditions. `ended` is called once with the result; `waiting` is
+    /// called first, with the revision of the registration, if something is missing.
+    /// Dropping what is returned forgets the wait. `tells` says whether an agent
+    /// reports it to operators.
     pub fn wait(
         &self,
         scope: &Scope,
@@ -323,7 +324,7 @@ impl Node {
             ended(Err(problem));
             return None;
         }
-        // The state must not move between the look at it and the parking.
+        // The state must not change between checking and parking.
         let state = self.inner.state.read();
         let machine = &state.machine;
         let checked = self.has_caught_up(&state);
@@ -347,14 +348,14 @@ impl Node {
         match registered {
             Registered::Parked(id) => {
                 waiting(revision);
-                // A leadership lost meanwhile ends what is parked; one lost
-                // before the parking has to be noticed here.
+                // Losing leadership ends what is parked; a loss before the parking has to be
+                // noticed here.
                 if !self.inner.consensus.leads() {
                     self.inner.effects.waits.lock().end_all(&self.referral());
                 }
                 Some(ParkedWait { id, effects: self.inner.effects.clone() })
             }
-            // What this node has applied may be old news if it leads no more.
+            // What this node has applied may be stale if it does not lead any more.
             Registered::Met(ended) => {
                 let met = move |ready: Result<_, _>| ended(ready.map(|()| revision));
                 self.inner.reader.submit(Tenant::of(scope), Box::new(met));
@@ -363,9 +364,8 @@ impl Node {
         }
     }
 
-    /// Waits until there is anything of a topic behind a revision. `ended` hears
-    /// of it once; read it then. Dropping what is returned
-    /// forgets the wait.
+    /// Waits until there is anything of a topic after a revision. `ended` is called
+    /// once; read the topic then. Dropping what is returned forgets the wait.
     pub fn await_feed(
         &self,
         topic: &Topic,
@@ -387,7 +387,7 @@ impl Node {
         drop(state);
         match registered {
             feeds::Registered::Parked(id) => {
-                // As with a wait: a leadership lost before the parking.
+                // As with a wait: leadership may be lost before the parking.
                 if !self.inner.consensus.leads() {
                     self.inner.effects.feeds.lock().end_all(&self.referral());
                 }
@@ -431,20 +431,20 @@ impl Node {
             named: scope.run.is_some(),
             prefix,
             next,
-            // What lies before the registration was not rung for.
+            // Changes before the registration did not ring the bell.
             behind: true,
             registration,
             _room: room,
         })
     }
 
-    /// An error that leads to the leader, unless this node leads.
+    /// An error that names the leader, unless this node leads.
     pub fn leads_or_refer(&self) -> Result<(), Problem> {
         if self.inner.consensus.leads() { Ok(()) } else { Err(self.referral()) }
     }
 
-    /// A new leader may not have applied yet what was acknowledged before its
-    /// time. Nothing is parked on so old a state: it would wake by old news.
+    /// A new leader may not have applied yet what was acknowledged before its time.
+    /// Nothing is parked on a state that old: old changes would wake it.
     fn has_caught_up(&self, state: &AppliedState) -> Result<(), Problem> {
         if state.leader() == Some((self.inner.consensus.leadership().0, self.inner.id)) {
             return Ok(());
@@ -452,19 +452,19 @@ impl Node {
         Err(Problem::retryable(Code::Unavailable, "the new leader is still taking over; retry"))
     }
 
-    /// Where to go instead.
+    /// The address to use instead.
     pub fn referral(&self) -> Problem {
         let view = self.view();
         Problem::not_leader(view.leader.filter(|leader| leader.node != view.id))
     }
 
-    /// All nodes and where they are.
+    /// All nodes and their addresses.
     pub fn directory(&self) -> Vec<LeaderHint> {
         let nodes = self.view().nodes.into_iter();
         nodes.map(|(node, address)| LeaderHint { node, address }).collect()
     }
 
-    /// Ends what is parked here whenever this node stops leading, and tells who leads.
+    /// Ends what is parked here when this node stops leading, and reports the leader.
     async fn watch_leadership(self) {
         let consensus = self.inner.consensus.clone();
         let (mut led, mut term, mut last) = (false, 0, None);
@@ -519,7 +519,7 @@ impl Node {
         if level >= needed { Ok(()) } else { Err(Refusal::FeatureLevel { level, needed }.into()) }
     }
 
-    /// Proposes a command of the node's own.
+    /// Proposes a command by this node.
     async fn propose_own(&self, command: Command) -> Result<(), Problem> {
         self.leads_or_refer()?;
         let (done, answer) = oneshot::channel();
@@ -534,7 +534,7 @@ impl Node {
     }
 }
 
-/// Nobody heard what became of a command: it may be in the log.
+/// The outcome of a command is unknown: it may be in the log.
 fn unheard() -> Problem {
     Problem::unknown(
         Code::Unavailable,
@@ -556,16 +556,17 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// The next revisions with changes, whole and in order; waits for them.
-    /// Without changes for `quiet`, if it is given, an empty batch that reports
-    /// progress. Behind the last change of a run that has ended it is an error. What was returned before counts as handed on.
+    /// The next revisions with changes, whole and in order; waits for them. Without
+    /// changes for `quiet`, if it is given, an empty batch that reports progress.
+    /// After the last change of an ended run it is an error. What was returned before
+    /// counts as handed on.
     pub async fn next(&mut self, quiet: Option<Duration>) -> Result<Vec<WatchBatch>, Problem> {
         loop {
             if self.registration.bell.is_ended() || !self.node.inner.consensus.leads() {
                 return Err(self.node.referral());
             }
             self.behind |= self.registration.bell.take_stirred();
-            // Nothing lies between `next` and the first ring, or it had rung.
+            // Nothing lies between `next` and the first ring, or the bell would have rung.
             match self.registration.bell.take() {
                 Some(first) if !self.behind => self.next = self.next.max(first),
                 Some(_) => {}
@@ -591,12 +592,12 @@ impl Watcher {
         }
     }
 
-    /// What wakes it, and tells how far it is.
+    /// Wakes it, and tracks its progress.
     pub fn bell(&self) -> Arc<Bell> {
         self.registration.bell.clone()
     }
 
-    /// Goes back: what it returned from this revision on was not handed on.
+    /// Goes back to this revision: later batches were not sent.
     pub fn rewind(&mut self, to: Revision) {
         self.next = self.next.min(to);
         self.behind = true;
@@ -638,7 +639,7 @@ impl Watcher {
 
     /// All revisions up to this one were delivered.
     fn progress(&mut self) -> Option<WatchBatch> {
-        // In this order: whatever was performed had rung before.
+        // Read the revision first: everything performed up to it has rung the bell.
         let revision = self.node.inner.effects.performed();
         if self.registration.bell.peek() || revision < self.next {
             return None;

@@ -1,5 +1,4 @@
-//! The bytes of what is parked on this node: waits and watches, of all jobs
-//! together and of each.
+//! Bytes of waits and watches parked on this node, in total and for each job.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,13 +6,14 @@ use std::sync::Arc;
 use holdfast_api::{Budget, Name, Problem};
 use parking_lot::Mutex;
 
-/// When whoever found no room may try again.
+/// When a request that found no room may be retried.
 const RETRY_AFTER_MS: u64 = 1_000;
 
-/// What a job may take though the others take all of it: nobody can keep it out.
+/// What a job may take even when others take everything: no other job can keep it
+/// out.
 const ALWAYS_BYTES: u64 = 64 * 1024;
 
-/// Who takes how much.
+/// Bytes taken by each job.
 #[derive(Debug, Default)]
 pub struct Parking {
     taken: Mutex<Taken>,
@@ -22,11 +22,11 @@ pub struct Parking {
 #[derive(Debug, Default)]
 struct Taken {
     all: u64,
-    /// Jobs that are not there count as one.
+    /// Jobs that do not exist count as one.
     by_job: HashMap<Option<Name>, u64>,
 }
 
-/// Room for something that is parked; dropping it gives the room back.
+/// Room for something parked; dropping it returns the room.
 #[derive(Debug)]
 pub struct Room {
     parking: Arc<Parking>,
@@ -35,7 +35,7 @@ pub struct Room {
 }
 
 impl Parking {
-    /// Takes so many bytes for a job; none is for one that is not there.
+    /// Takes this many bytes for a job; `None` stands for all jobs that do not exist.
     ///
     /// # Errors
     /// The job, or all jobs together, would take more than the budget gives them.
@@ -105,7 +105,7 @@ mod tests {
         let second = take(Some(&b), 400 * KIB).unwrap();
         let refused = take(Some(&b), 1).unwrap_err();
         assert!(refused.message.contains("budget.wait_bytes_max is 1024000"), "{refused}");
-        // Nobody keeps a job out, and jobs that are not there count as one.
+        // No job can keep another out, and jobs that do not exist count as one.
         let third = take(Some(&c), 64 * KIB).unwrap();
         let fourth = take(None, 64 * KIB).unwrap();
         assert_eq!([Some(&c), None].map(|job| take(job, 1).is_err()), [true, true]);

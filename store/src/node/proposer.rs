@@ -2,9 +2,9 @@
 //!
 //! Connections hand it commands with a callback each. It stamps the time,
 //! proposes, and keeps a few entries under way, so that the next batch forms
-//! while the disk works on the last. Tenants that wait are served in turn. Of entries that take long to write and to
-//! apply one is under way at a time, and small commands pass those that wait:
-//! nobody waits for more than one.
+//! while the disk works on the last. Tenants that wait are served in turn. Of
+//! entries that take long to write and to apply one is under way at a time, and
+//! small commands pass those that wait: none waits for more than one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -39,14 +39,14 @@ const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 /// apply it must not take long.
 const ENTRY_STEPS_MAX: usize = 8 * 1024;
 
-/// Parts of an entry that commands which go first may fill while others wait.
+/// Parts of an entry that urgent commands may fill while others wait.
 const FIRST_PARTS_MAX: usize = 3;
 const PARTS: usize = 4;
 
 /// What a step of a command costs its tenant, in bytes.
 const STEP_COST: usize = 128;
 
-/// Keys and processes, or bytes, from which on a command takes long.
+/// Keys and processes, or bytes, from which a command counts as long.
 const LONG_STEPS_MIN: usize = 1024;
 const LONG_BYTES_MIN: usize = 256 * 1024;
 
@@ -73,7 +73,7 @@ const EXPIRIES_MAX: usize = 256;
 /// Called once with the command's answer.
 pub type Done = Box<dyn FnOnce(Result<Answer, Problem>) + Send>;
 
-/// A command and who wants to know.
+/// A command and its callback.
 pub struct Ticket {
     /// The command in its session.
     pub proposal: Proposal,
@@ -81,7 +81,7 @@ pub struct Ticket {
     pub done: Done,
 }
 
-/// Hands commands to the proposer. Cheap to clone.
+/// Queues commands for the proposer. Cheap to clone.
 #[derive(Clone)]
 pub struct Proposer {
     queue: queue::Sender<Ticket>,
@@ -89,13 +89,13 @@ pub struct Proposer {
     urgent: queue::Sender<Ticket>,
     /// Commands that take long: one at a time.
     long: queue::Sender<Ticket>,
-    /// Renewals of leases have time: they go with whatever is proposed next, at
-    /// the next tick at the latest.
+    /// Renewals of leases have time: they go with the next proposal, at the next tick
+    /// at the latest.
     renewals: queue::Sender<Ticket>,
 }
 
 impl Proposer {
-    /// A proposer and the task that does its work until all handles are gone.
+    /// A proposer and its task, which runs until all handles are dropped.
     pub fn new(
         id: NodeId,
         consensus: Consensus,
@@ -122,7 +122,7 @@ impl Proposer {
         (Proposer { queue, urgent, long, renewals }, task.run())
     }
 
-    /// Queues a command of a tenant; `done` hears what became of it. Never blocks.
+    /// Queues a command of a tenant; `done` gets its outcome. Never blocks.
     pub fn submit(&self, tenant: Tenant, proposal: Proposal, done: Done) {
         let (queue, cost) = match &proposal.command {
             Command::Lease(LeaseCommand::KeepAlive { .. }) => (&self.renewals, 1),
@@ -145,7 +145,7 @@ impl Proposer {
     }
 }
 
-/// Commands of one entry, and who wants to know.
+/// Commands of one entry, and their callbacks.
 #[derive(Default)]
 struct Packed {
     commands: Vec<Proposal>,
@@ -157,7 +157,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Whether it fills so many parts of an entry.
+    /// Whether it fills this many parts of an entry.
     fn is_beyond(&self, parts: usize) -> bool {
         self.commands.len() >= ENTRY_COMMANDS_MAX / PARTS * parts
             || self.bytes >= ENTRY_BYTES_MAX / PARTS * parts
@@ -169,10 +169,10 @@ impl Packed {
     }
 }
 
-/// What became of an entry.
+/// Result of an entry.
 struct Proposed {
     was_long: bool,
-    /// The term that it announced, if that was not heard.
+    /// The term that it announced, if the announcement got no answer.
     unheard: Option<u64>,
 }
 
@@ -199,7 +199,7 @@ impl Task {
         let mut look = false;
         loop {
             let has_room = under_way.len() < PIPELINE_MAX;
-            // Expiries and deadlines do not wait for the queues to be empty.
+            // Expiries and deadlines do not wait until the queues are empty.
             if has_room && (look || ticks.tick().now_or_never().is_some()) {
                 look = false;
                 self.look_at_the_clock();
@@ -235,7 +235,7 @@ impl Task {
                 }
             }
         }
-        // All handles are gone: what is left is left by them.
+        // All handles are gone: propose what is still queued.
         loop {
             let next = self.waiting(true).or_else(|| self.long.try_recv());
             let Some(ticket) = next else { break };
@@ -245,7 +245,7 @@ impl Task {
         while under_way.next().await.is_some() {}
     }
 
-    /// An announcement that was not heard has to be made again.
+    /// An announcement without an answer has to be repeated.
     fn heard_back(&mut self, proposed: Proposed) {
         let Proposed { was_long, unheard } = proposed;
         self.long_under_way &= !was_long;
@@ -276,8 +276,7 @@ impl Task {
         self.clock.stamp(Instant::now(), machine.time(), ahead_max)
     }
 
-    /// Takes what is waiting, behind a first ticket if there is one, up to the
-    /// bounds.
+    /// Takes what is waiting, after a first ticket if there is one, up to the bounds.
     fn pack(&mut self, first: Option<Ticket>) -> Packed {
         let mut packed = Packed::default();
         let mut next = first;
@@ -293,14 +292,14 @@ impl Task {
         packed
     }
 
-    /// The next that waits; `first`: of those that go first, if there is one.
+    /// The next waiting command; `first`: an urgent one, if there is one.
     fn waiting(&mut self, first: bool) -> Option<Ticket> {
         let Task { renewals, urgent, tickets, .. } = self;
         let queues = if first { [renewals, urgent, tickets] } else { [tickets, renewals, urgent] };
         queues.into_iter().find_map(queue::Receiver::try_recv)
     }
 
-    /// What the leader has to say on its own: its start, expiries, the time.
+    /// The leader's own commands: its start, expiries, the time.
     fn own_commands(&mut self) -> Vec<Proposal> {
         let (term, leads) = self.consensus.leadership();
         if !leads {
@@ -326,8 +325,8 @@ impl Task {
         commands
     }
 
-    /// Proposes one entry, the leader's own commands first; everybody hears what
-    /// became of it.
+    /// Proposes one entry, the leader's own commands first; every callback gets the
+    /// outcome.
     fn propose(
         &mut self,
         own: Vec<Proposal>,
@@ -336,8 +335,8 @@ impl Task {
         let time = self.stamp();
         let (term, leads) = self.consensus.leadership();
         let mut commands = own;
-        // The first entry of a leader says so, whatever else it carries:
-        // idle times count anew from here (a failover expires nothing).
+        // A leader's first entry announces it: idle times count anew from here (a
+        // failover expires nothing).
         let announces = leads && self.started_term != Some(term);
         if announces {
             self.started_term = Some(term);
@@ -358,7 +357,7 @@ impl Task {
     }
 }
 
-/// Whether a command goes before those on keys: hosts live by it.
+/// Whether a command goes before those on keys: leases depend on it.
 pub(crate) fn goes_first(command: &Command) -> bool {
     matches!(command, Command::Lease(_) | Command::Process(_) | Command::Round(_))
 }
@@ -378,7 +377,7 @@ fn time_moves_every(machine: &Machine) -> LogTime {
     if machine.has_leases() { TIME_MOVES_WITH_LEASES_EVERY_MS } else { TIME_MOVES_EVERY_MS }
 }
 
-/// Hands the answers to those who wait; `own` answers at the front are the
+/// Calls the callbacks with their answers; the first `own` answers are the
 /// proposer's.
 fn tell(dones: VecDeque<Done>, result: Result<Vec<Answer>, Problem>, own: usize) {
     match result {
@@ -410,7 +409,7 @@ pub fn weight(proposal: &Proposal) -> usize {
     }
 }
 
-/// How many keys or processes a command touches, about.
+/// Roughly how many keys or processes a command touches.
 fn steps(command: &Command) -> usize {
     match command {
         Command::Kv { op, .. } => op.steps(),

@@ -1,4 +1,4 @@
-//! Linearizable reads: one ReadIndex round for all that wait.
+//! Linearizable reads: one ReadIndex round for all waiting reads.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ pub const QUEUE_MAX: usize = 32_768;
 /// Longest time for a round; a leader without a quorum gives up then.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Called once: the applied state may be read now, or why not.
+/// Called once: the applied state may be read now, or the error.
 pub type Ready = Box<dyn FnOnce(Result<(), Problem>) + Send>;
 
-/// Hands reads to the reader. Cheap to clone.
+/// Queues reads for the reader. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
     queue: queue::Sender<Ready>,
 }
 
 impl Reader {
-    /// A reader and the task that does its work until all handles are gone.
+    /// A reader and its task, which runs until all handles are dropped.
     pub fn new(consensus: Consensus) -> (Reader, impl Future<Output = ()> + Send) {
         let (queue, waiting) = queue::channel(QUEUE_MAX);
         (Reader { queue }, run(consensus, waiting))

@@ -8,7 +8,7 @@ use super::scans::is_scan;
 use super::tenant::Tenant;
 
 impl Node {
-    /// Answers a read; `done` hears the answer. Never blocks.
+    /// Answers a read; `done` gets the answer. Never blocks.
     pub fn submit_read(
         &self,
         read: Read,
@@ -20,7 +20,7 @@ impl Node {
         if is_scan(&read) {
             let scan = move |ready: Result<(), Problem>| {
                 done(ready.map(|()| {
-                    // A copy: whoever applies does not wait for this thread.
+                    // A copy: applying does not wait for this thread.
                     let machine = state.read().machine.clone();
                     machine.read(&read)
                 }));
@@ -36,7 +36,7 @@ impl Node {
         });
     }
 
-    /// Calls once the applied state may be read as the newest; `stale`: at once.
+    /// Calls back once the applied state is linearizable; `stale`: at once.
     fn when_ready(
         &self,
         stale: bool,
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// Returns once the applied state may be read as the newest.
+    /// Returns once the applied state is linearizable.
     pub async fn linearize(&self) -> Result<(), Problem> {
         let (done, ready) = oneshot::channel();
         self.when_ready(false, Tenant::Anybody, |result| drop(done.send(result)));

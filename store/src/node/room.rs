@@ -1,9 +1,9 @@
-//! Room on the disk and in memory, and what is refused when too little is left.
+//! Room on the disk and in memory, and what is refused when it is short.
 //!
-//! Each node measures its own, and a leader asks the others. While a majority
-//! of the voters has room the cluster goes on as ever, under a leader that has
-//! some. When too few have, writes that add are refused before any node dies of
-//! it; renewals, arrivals and what deletes are taken.
+//! Each node measures its own, and a leader asks the others. While a majority of
+//! the voters has room the cluster works normally, under a leader that has room.
+//! When too few have room, writes that add are refused before a node fails;
+//! renewals, arrivals and deletions are accepted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,28 +21,28 @@ use crate::recurring::Troubles;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a node has led when it hands over for lack of room.
+/// How long a node leads before it may hand over for lack of room.
 const LED_TIME_MIN: Duration = Duration::from_secs(10);
 
-/// Bytes that are free, and of how many.
+/// Free bytes, and the total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Free {
     /// Free for this process.
     pub bytes: u64,
-    /// Of so many.
+    /// The total.
     pub of: u64,
 }
 
-/// What a node measures; nothing where it cannot tell.
+/// A node's measurements; none where it cannot measure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
     /// The disk of its data folder.
     pub disk: Option<Free>,
-    /// Memory.
+    /// Memory of this process.
     pub memory: Option<Free>,
 }
 
-/// Measures; takes as long as the disk does.
+/// Measures; takes as long as the disk needs.
 pub type Gauge = Arc<dyn Fn() -> BoxFuture<'static, Measured> + Send + Sync>;
 
 /// Bytes that are to stay free.
@@ -63,8 +63,8 @@ const MEMORY_RESERVE_PARTS: u64 = 20;
 /// Longest time for one measurement.
 const GAUGE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of disk for each byte of a write: in the log, as the log is gone through again,
-/// in the reserve for the next snapshot, and in that.
+/// Bytes of disk for each byte of a write: in the log, in its compaction, in the
+/// reserve for the next snapshot, and in the snapshot.
 const DISK_BYTES_PER_BYTE: u64 = 4;
 
 /// A node's room as last measured, and whether the cluster has enough.
@@ -89,12 +89,12 @@ impl NodeRoom {
         NodeRoom { reserves, present, budget, shortage: ArcSwapOption::empty() }
     }
 
-    /// The disk.
+    /// Disk room as last measured.
     pub fn disk(&self) -> Option<Room> {
         self.present.lock().disk
     }
 
-    /// Memory.
+    /// Memory room as last measured.
     pub fn memory(&self) -> Option<Room> {
         self.present.lock().memory
     }
@@ -104,13 +104,13 @@ impl NodeRoom {
         [present.disk, present.memory].into_iter().flatten().any(|room| room.low)
     }
 
-    /// Takes note of what was measured, with a state of so many bytes.
+    /// Records a measurement, with the bytes of the state.
     fn note(&self, measured: Measured, state_bytes: u64) {
         let Reserves { disk, memory } = self.reserves;
         let mut present = self.present.lock();
         present.disk = measured.disk.map(|free| {
             let reserve = disk.unwrap_or(DISK_RESERVE_MAX.min(free.of / DISK_RESERVE_PARTS));
-            // The next snapshot stands beside the last.
+            // The next snapshot exists beside the last for a while.
             room(present.disk, free.bytes, reserve.saturating_add(state_bytes))
         });
         present.memory = measured.memory.map(|free| {
@@ -119,7 +119,7 @@ impl NodeRoom {
         });
     }
 
-    /// Refuses what adds while too few nodes have room.
+    /// Refuses commands that add while too few nodes have room.
     pub fn admit(&self, command: &Command) -> Result<(), Problem> {
         if !adds(command) {
             return Ok(());
@@ -132,7 +132,7 @@ impl NodeRoom {
     }
 }
 
-/// What may be written until disks are measured again: they fill within one look.
+/// What may be written until the next measurement: disks can fill in between.
 #[derive(Debug)]
 struct DiskBudget {
     spare: u64,
@@ -140,13 +140,13 @@ struct DiskBudget {
 }
 
 impl DiskBudget {
-    /// So many bytes are free beyond the reserves.
+    /// Bytes free beyond the reserves.
     fn beyond(spare: u64) -> DiskBudget {
         DiskBudget { spare, taken: 0 }
     }
 
-    /// Takes what a write needs. The first one is always given it: measured room, however
-    /// little, takes one.
+    /// Takes the room for a write. The first write after a measurement always gets
+    /// it.
     fn take(&mut self, bytes: u64) -> Result<(), String> {
         let after = self.taken.saturating_add(bytes.saturating_mul(DISK_BYTES_PER_BYTE));
         if self.taken > 0 && after > self.spare {
@@ -161,8 +161,8 @@ impl DiskBudget {
     }
 }
 
-/// Bytes that a majority of the voters has on its disks beyond the reserves. A node that
-/// does not say is short of nothing.
+/// Bytes that a majority of the voters has on its disks beyond the reserves. A
+/// node without measurements counts as having enough.
 fn spare(status: &Status) -> u64 {
     let beyond = |room: Room| room.free_bytes.saturating_sub(room.reserve_bytes);
     let voters = status.nodes.iter().filter(|node| node.voter);
@@ -187,7 +187,7 @@ fn room(before: Option<Room>, free_bytes: u64, reserve_bytes: u64) -> Room {
     Room { free_bytes, reserve_bytes, low: free_bytes < enough }
 }
 
-/// Whether a command makes the state larger, as far as it can be told from it.
+/// Whether a command makes the state larger, as far as the command shows.
 fn adds(command: &Command) -> bool {
     match command {
         Command::Kv { op, .. } => op.adds(),
@@ -196,7 +196,7 @@ fn adds(command: &Command) -> bool {
     }
 }
 
-/// Why writes that add are refused in such a cluster; none if they are not.
+/// Why this cluster refuses writes that add; none if it accepts them.
 fn shortage(status: &Status) -> Option<String> {
     let voters = || status.nodes.iter().filter(|node| node.voter);
     let fit = voters().filter(|node| node.has_room()).count();
@@ -205,15 +205,15 @@ fn shortage(status: &Status) -> Option<String> {
 }
 
 impl Node {
-    /// Measures this node's room, and while it leads looks after the cluster's.
-    /// Runs until it is dropped.
+    /// Measures this node's room and, while it leads, checks the cluster's. Runs
+    /// until it is dropped.
     pub async fn watch_room(self, gauge: Gauge) {
         let (mut led_since, mut asked, troubles) = (None, None::<Instant>, Troubles::default());
         let mut measuring = None;
         loop {
             let room = &self.inner.room;
             let was_low = room.is_low();
-            // A disk may hang over the question: what was measured last counts meanwhile.
+            // The measurement may hang on the disk: until it returns, the last one counts.
             let asked_now = measuring.get_or_insert_with(|| gauge());
             if let Ok(measured) = tokio::time::timeout(GAUGE_TIME_MAX, asked_now).await {
                 measuring = None;

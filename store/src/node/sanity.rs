@@ -1,5 +1,5 @@
-//! What is refused before it is proposed or parked: what only the leader may
-//! say, and what no cluster could work with.
+//! Refuses, before proposing or parking, what only the leader may propose and
+//! what no cluster can work with.
 
 use holdfast_api::{
     ClusterCommand, Code, Command, Condition, KvOp, LeaseCommand, Limits, PIPELINE_BYTES_MAX,
@@ -13,13 +13,13 @@ const COMMAND_BYTES_CEILING: u64 = 32 * 1024 * 1024;
 /// Largest `list_page_max`.
 const LIST_PAGE_CEILING: u64 = 1_000_000;
 
-/// The shortest that `lease_ttl_ms_min` may be.
+/// Least `lease_ttl_ms_min`.
 const LEASE_TTL_FLOOR_MS: u64 = 500;
 
-/// The longest that a run may be ending.
+/// Longest time that a run may be ending.
 const RUN_ENDING_CEILING_MS: u64 = 24 * 3_600_000;
 
-/// Whether a command on a lease only names the session of its holder.
+/// Whether a lease command only names its holder's session.
 fn is_beside(place: &SessionRef, command: &Command) -> bool {
     (place.sequence, place.ack) == (0, 0) && matches!(command, Command::Lease(_))
 }
@@ -57,7 +57,8 @@ pub fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
     }
 }
 
-/// A pipeline that the state machine would refuse for its length is not logged first.
+/// A pipeline that the state machine would refuse for its length must not enter
+/// the log.
 fn is_short(ops: &[KvOp]) -> Result<(), Problem> {
     let bytes: usize = ops.iter().map(KvOp::bytes).sum();
     let sizes = [
@@ -73,7 +74,8 @@ fn is_short(ops: &[KvOp]) -> Result<(), Problem> {
     }
 }
 
-/// Limits with which a cluster can still work, and be read and changed.
+/// Checks that a cluster with these limits can still work, and be read and
+/// changed.
 fn are_sane(limits: &Limits) -> Result<(), Problem> {
     let checks = [
         (limits.session_window >= 1, "session_window must be at least 1"),
@@ -125,7 +127,7 @@ fn are_sane(limits: &Limits) -> Result<(), Problem> {
     }
 }
 
-/// A wait is bounded like a command.
+/// A wait has the bounds of a command.
 pub fn are_bounded(conditions: &[Condition], limits: &Limits) -> Result<(), Problem> {
     let refuse = |what: &str, size: u64, limit: u64| {
         Err(Refusal::LimitExceeded { what: what.to_owned(), size, limit }.into())

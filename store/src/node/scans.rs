@@ -1,8 +1,8 @@
 //! Reads that look at many things, on a thread of their own with a low priority
-//! and on a copy of the state: listings take processor time, and nobody's puts,
-//! renewals or heartbeats wait for them. Tenants are served in turn: a listing waits
-//! for one of each other tenant. What looks at a few things is no scan,
-//! and does not wait for them either.
+//! and on a copy of the state: listings take processor time, and no put, renewal
+//! or heartbeat waits for them. Tenants are served in turn: a listing waits for
+//! one of each other tenant. Small reads are no scans, and do not wait for scans
+//! either.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::storage::offload::Offload;
 /// Most scans waiting; more are refused as `overloaded`.
 pub const QUEUE_MAX: usize = 1_024;
 
-/// One scan in a turn.
+/// Scans served per turn.
 const SCAN_COST: u64 = 16 * 1024;
 
-/// Up to so many entries a list is no scan.
+/// A list of up to this many entries is no scan.
 const FEW: u64 = 16;
 
-/// How nice the thread is: everybody else goes first.
+/// Nice value of the thread: all others go first.
 const NICE: i32 = 10;
 
 /// Whether a read looks at many things.
@@ -46,7 +46,7 @@ pub fn is_scan(read: &Read) -> bool {
 pub struct Scans {
     offload: Offload,
     queue: Arc<Mutex<Queue<Ready>>>,
-    /// Tells the thread of each scan.
+    /// Sends scans to the thread.
     tell: Mutex<Option<Sender<()>>>,
 }
 
@@ -57,7 +57,7 @@ impl Default for Scans {
 }
 
 impl Scans {
-    /// Scans that are made there.
+    /// Scans for the thread.
     pub fn new(offload: Offload) -> Scans {
         let queue = Arc::new(Mutex::new(Queue::new(QUEUE_MAX)));
         Scans { offload, queue, tell: Mutex::default() }
@@ -106,7 +106,7 @@ fn run(queue: &Mutex<Queue<Ready>>, told: &Receiver<()>) {
     }
     while let Ok(()) = told.recv() {
         let Some(scan) = queue.lock().pop() else { continue };
-        // One listing that cannot be made must not end all others.
+        // A failed listing must not end all others.
         if catch_unwind(AssertUnwindSafe(|| scan(Ok(())))).is_err() {
             tracing::error!("a listing failed");
         }

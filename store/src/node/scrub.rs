@@ -1,6 +1,6 @@
-//! What lies on this node's disk is read again, now and then, as a start would read
-//! it. What is damaged is written anew from memory, where all of it is: entries that
-//! are not in a snapshot, and the state.
+//! Reads this node's disk again at intervals, as a start would read it. Damaged
+//! data is written anew from memory, which holds all of it: entries that are not
+//! in a snapshot, and the state.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,20 +11,20 @@ use super::Node;
 use crate::recurring::Troubles;
 use crate::storage::{LogStore, SnapshotStore, StorageError};
 
-/// How often damage is looked at before it is believed, and the pause between: files
-/// come and go while the database is in use.
+/// How often damage is confirmed before it is believed, and the pause between:
+/// files come and go while the database is in use.
 const LOOKS: u32 = 3;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long a snapshot in place of a damaged one may take.
 const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// How soon it is looked at, and asked for again if it is not there; each pause is
-/// twice the one before, up to the longest: each try may write all of it.
+/// First pause before checking for a snapshot that was requested, and the
+/// longest; each pause doubles, since each try may write all of it.
 const SNAPSHOT_LOOK: Duration = Duration::from_millis(100);
 const SNAPSHOT_LOOK_MAX: Duration = Duration::from_secs(60);
 
-/// What scrubbing came to since the node was started.
+/// Scrubbing results since the node was started.
 #[derive(Debug, Default)]
 pub struct Scrubs {
     rounds: AtomicU64,
@@ -32,22 +32,22 @@ pub struct Scrubs {
 }
 
 impl Scrubs {
-    /// How often all was read.
+    /// Full reads of the disk.
     pub fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }
 
-    /// How often something was damaged and written anew.
+    /// Times that something was damaged and written anew.
     pub fn repairs(&self) -> u64 {
         self.repairs.load(Ordering::Relaxed)
     }
 }
 
 impl Node {
-    /// Reads the disk once in so long. Runs until it is dropped.
+    /// Reads the disk once per interval. Runs until it is dropped.
     pub async fn scrub(self, log: LogStore, snapshots: SnapshotStore, every: Duration) {
         let troubles = Troubles::default();
-        // Nodes that were started at the same moment do not read at the same moment.
+        // Nodes started at the same moment must not read at the same moment.
         let mut pause = every.mul_f64(rand::random_range(0.5..=1.0));
         loop {
             tokio::time::sleep(pause).await;
@@ -103,7 +103,7 @@ impl Node {
         );
         let (begun, mut pause) = (Instant::now(), SNAPSHOT_LOOK);
         while begun.elapsed() < SNAPSHOT_TIME_MAX {
-            // One may be under way already, which this joins.
+            // One may be under way already: this request joins it.
             drop(self.consensus().snapshot().await);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(SNAPSHOT_LOOK_MAX);
@@ -117,7 +117,7 @@ impl Node {
     }
 }
 
-/// What a check comes to; damage that all of several looks find.
+/// Result of a check: damage that all of several looks find.
 async fn confirmed<F>(check: impl Fn() -> F) -> Result<Result<(), StorageError>, StorageError>
 where
     F: Future<Output = Result<Result<(), StorageError>, StorageError>>,

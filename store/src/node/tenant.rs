@@ -1,13 +1,13 @@
-//! Tenants: who shares a node, and how it is shared out fairly among them.
+//! Tenants, and how they share a node fairly.
 //!
-//! A tenant is a job; all that names none is one tenant, too. Each has a part of every queue and of all room, and those that wait are served
-//! in turn: beside one that asks for as much as it can, the others are served as
-//! if it asked for its part.
+//! A tenant is a job; all requests that name none are one tenant, too. Each has a
+//! part of every queue and of all room, and those that wait are served in turn: a
+//! tenant that asks for more than its part does not slow the others.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`queue`] | queues that serve tenants in turn |
-//! | [`room`] | room of which a tenant takes no more than it leaves |
+//! | [`room`] | room of which a tenant takes at most as much as it leaves free |
 
 pub mod queue;
 pub mod room;
@@ -23,23 +23,23 @@ use holdfast_machine::Machine;
 pub enum Tenant {
     /// A job's.
     Job(Name),
-    /// It names no job, or a lease that is not there.
+    /// It names no job, or a lease that does not exist.
     #[default]
     Anybody,
 }
 
 impl Tenant {
-    /// Whose keys and processes these are.
+    /// The tenant of these keys and processes.
     pub fn of(scope: &Scope) -> Tenant {
         Tenant::Job(scope.job.clone())
     }
 
-    /// Whose lease it is.
+    /// The tenant of a lease.
     pub fn holder(machine: &Machine, lease: LeaseId) -> Tenant {
         machine.job_of_lease(lease).map_or(Tenant::Anybody, |job| Tenant::Job(job.clone()))
     }
 
-    /// Whose command it is.
+    /// The tenant of a command.
     pub fn of_command(machine: &Machine, command: &Command) -> Tenant {
         match command {
             Command::Kv { scope, .. } | Command::Pipeline { scope, .. } => Tenant::of(scope),
@@ -83,7 +83,7 @@ impl Tenant {
         }
     }
 
-    /// Whose read it is.
+    /// The tenant of a read.
     pub fn of_read(machine: &Machine, read: &Read) -> Tenant {
         match read {
             Read::Get { scope, .. }
@@ -104,7 +104,7 @@ impl Tenant {
         }
     }
 
-    /// Whose request it is.
+    /// The tenant of a request.
     pub fn of_request(machine: &Machine, body: &RequestBody) -> Tenant {
         match body {
             RequestBody::Propose(proposal) => Tenant::of_command(machine, &proposal.command),

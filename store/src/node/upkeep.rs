@@ -1,6 +1,6 @@
-//! What the leader looks after on its own: the cluster's id in the replicated
-//! state, the feature level that all nodes obey, changes of the members that were
-//! left half done, and its own disk.
+//! What the leader maintains by itself: the cluster's id in the replicated state,
+//! the feature level that all nodes obey, unfinished changes of members, and its
+//! own disk.
 
 use std::time::Duration;
 
@@ -12,41 +12,41 @@ use super::Node;
 use crate::recurring::Troubles;
 use crate::storage::LogStore;
 
-/// Bytes of log entries in memory after which a snapshot is made, however few
-/// the entries are, and the log behind it is dropped.
+/// Bytes of log entries in memory after which a snapshot is made, however few the
+/// entries are, and the log that it covers is dropped.
 const LOG_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// The same where the disk is short of room.
 const LOG_BYTES_MAX_WHEN_LOW: usize = 16 * 1024 * 1024;
 
-/// How often the space of entries that are gone is given back where the disk is
-/// short of room, and how long dropping them takes.
+/// How often the space of purged entries is reclaimed while the disk is short of
+/// room, and the time allowed for a purge.
 const RECLAIM_EVERY: Duration = Duration::from_secs(5);
 const PURGE_TIME: Duration = Duration::from_millis(500);
 
-/// When a snapshot that was not made is asked for again: each try may write all of it.
+/// When a snapshot that failed is requested again: each try may write all of it.
 const SNAPSHOT_AGAIN: Duration = Duration::from_secs(30);
 
-/// How often the leader looks.
+/// How often the leader checks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// How soon it looks again after it has begun to lead; each look doubles it.
+/// First check after it has begun to lead; the pause doubles each time.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A leader whose disk takes longer for one write hands over. The others go on
-/// without its disk: what they hold is committed.
+/// without its disk: their entries are committed.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// How often its disk is looked at, and how long it has led by then: all disks may
-/// be slow, and leadership is not to go round.
+/// How often its disk is checked, and how long it leads before that counts: all
+/// disks may be slow, and leadership must not go round.
 const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(100);
 const LED_TIME_MIN: Duration = Duration::from_secs(10);
 
 impl Node {
-    /// Keeps the log's bytes bounded on this node, whatever its role; where the disk
-    /// is short of room, those of the snapshot, too. Runs until it is dropped.
+    /// Keeps the log's bytes bounded on this node, in any role; where the disk is
+    /// short of room, those of the snapshot, too. Runs until it is dropped.
     pub async fn bound_log(self, log: LogStore) {
-        // Up to where a snapshot was asked for, and the bytes of state in the last one.
+        // Up to where a snapshot was requested, and the bytes of state in the last one.
         let (mut wanted, mut held, troubles) =
             (None::<(u64, Instant)>, None::<u64>, Troubles::default());
         let mut reclaimed = None::<Instant>;
@@ -56,7 +56,7 @@ impl Node {
             let disk = self.room().disk();
             let low = disk.is_some_and(|disk| disk.low);
             if low && reclaimed.is_none_or(|at| at.elapsed() >= RECLAIM_EVERY) {
-                // Whatever the last snapshot covers: it may free the room for the next.
+                // Drop all that the last snapshot covers: it may free the room for the next.
                 if let Some(snapshot) = view.snapshot {
                     drop(self.consensus().purge(snapshot).await);
                     tokio::time::sleep(PURGE_TIME).await;
@@ -92,8 +92,8 @@ impl Node {
         }
     }
 
-    /// Hands leadership over while this node's disk does not finish a write.
-    /// Belongs on the threads of consensus.
+    /// Hands leadership over while this node's disk does not finish a write. Runs on
+    /// the threads of consensus.
     pub async fn hand_over_when_stalled(self, log: LogStore) {
         let mut led_since = None;
         loop {
@@ -107,7 +107,7 @@ impl Node {
             let Some(lasted) = stalled.filter(|_| led_since.elapsed() >= LED_TIME_MIN) else {
                 continue;
             };
-            // The others' disks go on: what they hold is committed beyond this one's.
+            // The others' disks work: they hold commits beyond this one's.
             let view = self.view();
             if view.matched.get(&view.id).is_none_or(|own| *own >= view.committed) {
                 continue;
@@ -124,7 +124,7 @@ impl Node {
         }
     }
 
-    /// Looks after the cluster while this node leads.
+    /// Maintains the cluster while this node leads.
     pub async fn look_after(self) {
         let (mut pause, troubles) = (LOOK_AGAIN, Troubles::default());
         loop {
@@ -161,7 +161,7 @@ impl Node {
             return Ok(());
         }
         let nodes = self.status().await.nodes;
-        // A node that does not answer may be an old one: the level waits for it.
+        // A node that does not answer may have an old version: the level waits for it.
         let levels: Option<Vec<u32>> = nodes.iter().map(|node| node.feature_level).collect();
         match levels.and_then(|levels| levels.into_iter().min()) {
             Some(level) if level > current => {

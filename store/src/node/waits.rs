@@ -1,8 +1,8 @@
 //! Waits, parked on the leader outside the state machine.
 //!
-//! The registry is a plain data structure under a lock: registering looks at
-//! the machine, applying wakes, a lost leadership ends all. A wait holds no
-//! sequence and no log entry, so that its client may ask again anywhere.
+//! The registry is a plain data structure under a lock: registering reads the
+//! machine, applying wakes waits, losing leadership ends all. A wait uses no
+//! sequence and no log entry, so that its client may repeat it on any node.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,17 +16,18 @@ use tokio::time::Instant;
 
 use super::parking::{Parking, Room};
 
-/// How a wait ends: the revision by which all was met, or why it cannot be.
+/// Called with how a wait ended: the revision by which all was met, or the
+/// problem.
 pub type Ended = Box<dyn FnOnce(Result<Revision, Problem>) + Send>;
 
 /// Identifies a parked wait.
 pub type WaitId = u64;
 
-/// Whether the agent behind a connection tells operators of its waits: from
-/// its first report on, of those too that were parked before.
+/// Whether a connection's agent reports its waits to operators: from its first
+/// report on, of those too that were parked before.
 pub type Tells = Arc<AtomicBool>;
 
-/// What became of a registration.
+/// Result of a registration.
 pub enum Registered {
     /// All conditions are met already; `ended` is handed back uncalled.
     Met(Ended),
@@ -41,20 +42,20 @@ struct Wait {
     /// Changes up to this revision were seen when it was registered.
     since: Revision,
     missing: Vec<Condition>,
-    /// For as long as it is parked.
+    /// Held while it is parked.
     _room: Room,
-    /// Whether its agent tells operators of it.
+    /// Whether its agent reports it to operators.
     tells: Tells,
     began: Instant,
     ended: Ended,
 }
 
-/// A wait of which no agent tells.
+/// A wait that no agent reports.
 #[derive(Debug)]
 pub struct Untold {
     /// In which run.
     pub run: RunKey,
-    /// What it misses, the first of it.
+    /// Conditions that are missing, the first of them.
     pub missing: Vec<Condition>,
     /// Conditions beyond those.
     pub left_out: usize,
@@ -67,13 +68,13 @@ pub struct Untold {
 pub struct Waits {
     next: WaitId,
     waits: HashMap<WaitId, Wait>,
-    /// Who waits for a key. Ids grow, so their order is the order of arrival.
+    /// Waits by key. Ids grow, so their order is the order of arrival.
     by_key: HashMap<RunKey, HashMap<Blob, BTreeSet<WaitId>>>,
     parking: Arc<Parking>,
 }
 
-/// What somebody hears who waits or watches in a run that is not there, for
-/// its job was not there when it came.
+/// The problem for waits and watches of a run that did not exist because its job
+/// did not.
 pub fn elsewhere(run: &RunKey, named: bool) -> Problem {
     let RunKey { job, run } = run.clone();
     if named {
@@ -83,13 +84,13 @@ pub fn elsewhere(run: &RunKey, named: bool) -> Problem {
 }
 
 impl Waits {
-    /// None yet, with room there.
+    /// No waits, with limits for parking.
     pub fn new(parking: Arc<Parking>) -> Waits {
         Waits { parking, ..Waits::default() }
     }
 
-    /// Parks a wait unless it is met. `run`: with whether its client named it. `machine` must not move meanwhile: call
-    /// it under the machine's read lock.
+    /// Parks a wait unless it is met. `run`: with whether its client named it. Call
+    /// it under the machine's read lock, so that `machine` does not change.
     pub fn register(
         &mut self,
         machine: &Machine,
@@ -140,7 +141,7 @@ impl Waits {
         }
     }
 
-    /// Wakes who waited for these changes.
+    /// Wakes waits that these changes meet.
     pub fn changed(&mut self, batch: &WatchBatch) {
         if self.waits.is_empty() {
             return;
@@ -153,7 +154,7 @@ impl Waits {
             let ids: Vec<WaitId> = waiting.iter().copied().collect();
             for id in ids {
                 let met = self.meet(id, &run, &change.key, &change.kind, batch.revision);
-                // A push is for one consumer: the longest waiting.
+                // A push is for one consumer: the one waiting longest.
                 if met && matches!(change.kind, ChangeKind::Push { .. }) {
                     break;
                 }
@@ -171,8 +172,8 @@ impl Waits {
         }
     }
 
-    /// A run was opened. Whoever waits in another one of its job came when the
-    /// job was not there: those that named no run mean this one, and ask again.
+    /// A run was opened. Waits in another run of its job were parked when the job did
+    /// not exist: those that named no run mean this one, and ask again.
     pub fn run_opened(&mut self, run: &RunKey) {
         let others = self.by_key.keys().filter(|other| other.job == run.job && *other != run);
         let others: Vec<RunKey> = others.cloned().collect();
@@ -185,7 +186,7 @@ impl Waits {
         }
     }
 
-    /// Ends all waits: this node leads no more.
+    /// Ends all waits: this node has stopped leading.
     pub fn end_all(&mut self, problem: &Problem) {
         self.by_key.clear();
         for (_, wait) in self.waits.drain() {
@@ -193,9 +194,8 @@ impl Waits {
         }
     }
 
-    /// The waits of which no agent tells, parked for so long at least: the
-    /// oldest `count`, with `keys` conditions of each, and how many there are
-    /// beyond.
+    /// The waits that no agent reports, parked for at least this long: the oldest
+    /// `count`, with `keys` conditions of each, and how many there are beyond.
     pub fn untold(&self, at_least: Duration, count: usize, keys: usize) -> (Vec<Untold>, usize) {
         let now = Instant::now();
         let old = |wait: &&Wait| {
@@ -218,12 +218,13 @@ impl Waits {
         self.waits.len()
     }
 
-    /// Whether none is parked.
+    /// Whether nothing is parked.
     pub fn is_empty(&self) -> bool {
         self.waits.is_empty()
     }
 
-    /// Whether this change met a condition of the wait; ends it with the last one.
+    /// Checks whether this change met a condition of the wait; ends it with the last
+    /// one.
     fn meet(
         &mut self,
         id: WaitId,

@@ -1,9 +1,9 @@
 //! Watches: notified readers of the machine's history.
 //!
-//! A watcher reads the history at its own pace and sleeps when it has seen
-//! all. A change only tells the watchers of its key from which revision on
-//! there is something to read; nothing is queued for a slow one. It falls
-//! behind, and when the history no longer reaches back to it, it is told so.
+//! A watcher reads the history at its own pace and sleeps when it has seen all. A
+//! change only notifies the watchers of its key from which revision on there is
+//! something to read; nothing is queued for a slow one. It lags, and gets an
+//! error when the history no longer reaches back to it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,9 +20,9 @@ pub struct Bell {
     /// The first revision with something to read; 0 = none.
     first: AtomicU64,
     ended: AtomicBool,
-    /// Its run is another one now, or is over: look at the run again.
+    /// Its run may have changed or ended: look at the run again.
     stirred: AtomicBool,
-    /// Its watcher sleeps: whatever it read was handed on.
+    /// Its watcher sleeps: all that it read was handed on.
     resting: AtomicBool,
     notify: Notify,
 }
@@ -66,13 +66,12 @@ impl Bell {
         self.stirred.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether this node can serve the watch no longer.
+    /// Whether this node can no longer serve the watch.
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Waits for a ring or the end, when everything that was read has been
-    /// handed on.
+    /// Waits for a ring or the end, after everything read was handed on.
     pub async fn heard(&self) {
         self.resting.store(true, Ordering::Release);
         // It ends before the ring is taken: see `is_up_to_date`.
@@ -80,12 +79,11 @@ impl Bell {
         self.notify.notified().await;
     }
 
-    /// Whether the watcher has handed on everything that was rung for before
-    /// this was asked.
+    /// Whether the watcher has handed on everything that the bell had rung for before
+    /// this call.
     pub fn is_up_to_date(&self) -> bool {
-        // In this order. A ring that is not seen any more was taken by a
-        // watcher that did not rest; if it rests again, it has handed on what
-        // it found.
+        // In this order. A ring that is gone was taken by a watcher that was awake; once
+        // it sleeps again, it has handed on what it found.
         !self.peek() && self.resting.load(Ordering::Acquire)
     }
 }
@@ -93,11 +91,11 @@ impl Bell {
 #[derive(Default)]
 struct PerRun {
     by_prefix: HashMap<Blob, BTreeMap<u64, Weak<Bell>>>,
-    /// Lengths of the prefixes in use: a change looks up these and no others.
+    /// Lengths of the prefixes in use: a change looks up only these.
     lengths: BTreeMap<usize, usize>,
 }
 
-/// Who watches what. Dropping a [`Registration`] ends it.
+/// Watchers by run and prefix. Dropping a [`Registration`] ends a watch.
 #[derive(Default)]
 pub struct Watches {
     runs: Mutex<HashMap<RunKey, PerRun>>,
@@ -128,8 +126,8 @@ impl Watches {
         Registration { bell, run, prefix, id, watches: self.clone() }
     }
 
-    /// Rings for everybody who watches one of these changes. Costs nothing
-    /// for watchers of other keys.
+    /// Rings for all watchers of these changes. Costs nothing for watchers of other
+    /// keys.
     pub fn changed(&self, batch: &WatchBatch) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -154,13 +152,13 @@ impl Watches {
         self.each(|other| other == run, Bell::stir);
     }
 
-    /// A run was opened: watchers in a run of its job that was not there, for the
-    /// job was not there, find out.
+    /// A run was opened: notifies watchers of other runs of its job, registered
+    /// before the job existed.
     pub fn run_opened(&self, run: &RunKey) {
         self.each(|other| other.job == run.job && other != run, Bell::stir);
     }
 
-    /// Ends all watches: this node leads no more.
+    /// Ends all watches: this node has stopped leading.
     pub fn end_all(&self) {
         self.each(
             |_| true,

@@ -1,4 +1,4 @@
-//! How far other nodes' logs were seen to reach, kept on disk.
+//! How far other nodes' logs reach, as last seen, kept on disk.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -17,10 +17,10 @@ use crate::recurring::Troubles;
 use crate::storage::backend::WitnessRecord;
 use crate::storage::{LogStore, WitnessStore};
 
-/// How often what the leader saw is written down.
+/// How often the leader's observations are written down.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
-/// This node's words to others, and what it remembers of them.
+/// What this node tells others about itself, and what it remembers of them.
 pub struct Witnessing {
     cluster_id: String,
     node: NodeId,
@@ -30,15 +30,15 @@ pub struct Witnessing {
     store: WitnessStore,
     consensus: OnceLock<Consensus>,
     seen: Mutex<Witnesses>,
-    /// The process each node runs as, as it introduced itself last.
+    /// The process that each node runs as, by its last introduction.
     boots: Mutex<BTreeMap<NodeId, u64>>,
     fatal: Arc<dyn Fn(String) + Send + Sync>,
     troubles: Troubles,
 }
 
 impl Witnessing {
-    /// With what was written down before. `fatal` is called when this node
-    /// must not go on.
+    /// Starts with what was written down. `fatal` is called when this node must not
+    /// go on.
     pub fn new(
         cluster_id: String,
         node: NodeId,
@@ -66,12 +66,12 @@ impl Witnessing {
         })
     }
 
-    /// What this node saw of another.
+    /// What this node has seen of another.
     pub fn of(&self, node: NodeId) -> Option<Witness> {
         self.seen.lock().get(&node).copied()
     }
 
-    /// Notes what the leader's replication shows, until `stop`.
+    /// Records what the leader's replication shows, until `stop`.
     pub async fn run(self: Arc<Self>, consensus: Consensus, stop: CancellationToken) {
         let _ = self.consensus.set(consensus);
         while stop.run_until_cancelled(tokio::time::sleep(WRITE_EVERY)).await.is_some() {
@@ -80,10 +80,10 @@ impl Witnessing {
         self.note();
     }
 
-    /// Notes how far each follower's log is committed and durable.
+    /// Records how far each follower's log is committed and durable.
     fn note(&self) {
         let Some(consensus) = self.consensus.get() else { return };
-        // The view before the boots: a process seen later did at least this.
+        // The view before the boots: a process seen later had at least this.
         let view = consensus.view();
         let boots = self.boots.lock().clone();
         for (node, matched) in view.matched {
@@ -122,7 +122,7 @@ impl Witnessing {
 
 impl Introduction for Witnessing {
     fn hello(&self, to: NodeId) -> PeerHello {
-        // What was seen since the last time counts, too.
+        // What was seen since the last write counts, too.
         self.note();
         PeerHello {
             cluster_id: self.cluster_id.clone(),

@@ -23,7 +23,7 @@ pub struct RecoverArgs {
     /// The backup to write; `holdfast-store restore` begins a new cluster with it
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Yes: what is said to be missing may be lost
+    /// Confirm that entries reported as missing may be lost
     #[arg(long)]
     pub accept_loss: bool,
 }
@@ -68,7 +68,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
         log_time: machine.time(),
         taken_at_ms: calendar::now_ms(),
     };
-    // It holds every key: nobody else's to read.
+    // It holds every key: readable by the owner only.
     let create = || File::options().write(true).create_new(true).mode(0o600).open(file);
     let out = create().with_context(|| format!("making {}", file.display()))?;
     let writing = || -> std::io::Result<()> {
@@ -79,7 +79,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     };
     if let Err(error) = writing() {
-        // Part of a backup is none, and would be in the way of the next try.
+        // A partial backup is useless, and would block the next try.
         let _ = fs::remove_file(file);
         return Err(error)
             .with_context(|| format!("writing {}; it was removed again", file.display()));

@@ -1,7 +1,7 @@
 //! `holdfast-store restore`: a new cluster that begins with a backup.
 //!
-//! Each node's folder is made from the same file and the same list of nodes, and holds
-//! the same: a snapshot of the state, restored, and who its nodes are.
+//! Each node's folder is made from the same file and the same list of nodes, and
+//! holds the same: a snapshot of the restored state, and the nodes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,11 +24,11 @@ use crate::raft::record::{
 };
 use crate::storage::{Opened, Options, Storage};
 
-/// Clocks of hosts may differ by so many parts in a thousand while trainers stop
-/// themselves.
+/// Drift allowed between hosts' clocks while trainers stop themselves, in parts
+/// per thousand.
 const DRIFT_PER_MILLE: u64 = 10;
 
-/// And beyond that, so long.
+/// Extra time beyond that drift.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// The nodes of a cluster.
@@ -38,7 +38,8 @@ fn nodes(list: &str) -> Result<Nodes, String> {
     parse_nodes("--initial-cluster", list).map_err(|error| error.to_string())
 }
 
-/// Numbers of JSON hold what is jumped to from here, however many restores came before.
+/// Numbers up to this stay within JSON's range after a restore, after any number
+/// of earlier restores.
 const NUMBER_MAX: u64 = 1 << 52;
 const ATTEMPTS_MAX: u64 = 1_000;
 
@@ -61,7 +62,8 @@ pub struct RestoreArgs {
     /// backup: the same for all nodes. What a cluster of an earlier number gave is not given again
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=ATTEMPTS_MAX))]
     pub attempt: u64,
-    /// Do not wait until trainers that nobody told of the loss have stopped by themselves: none runs
+    /// Do not wait until trainers that do not know of the loss have stopped by
+    /// themselves: none runs
     #[arg(long)]
     pub trainers_are_stopped: bool,
 }
@@ -99,7 +101,7 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads and checks all of the backup.
+/// Reads and checks the whole backup.
 fn read(args: &RestoreArgs) -> anyhow::Result<(BackupHeader, Machine)> {
     let named = args.file.display();
     let input: Box<dyn Read> = match args.file.as_os_str() == "-" {
@@ -127,14 +129,14 @@ fn read(args: &RestoreArgs) -> anyhow::Result<(BackupHeader, Machine)> {
     Ok((header, machine))
 }
 
-/// How long a trainer may go on that lost the cluster just now.
+/// How long a trainer that has just lost the cluster may go on.
 fn hold(machine: &Machine) -> Duration {
     let longest = machine.store_lost_ms_max();
     Duration::from_millis(longest + longest * DRIFT_PER_MILLE / 1_000) + MARGIN
 }
 
-/// The new cluster's id: the same on all of its nodes, and no other cluster's. Nodes that
-/// were made of different states, or by programs of different versions, refuse each other.
+/// The new cluster's id: the same on all of its nodes, and no other cluster's.
+/// Nodes made from different states, or by different versions, refuse each other.
 fn cluster_id(header: &BackupHeader, state: u64, nodes: &Nodes, attempt: u64) -> String {
     let BackupHeader { cluster_id, revision, taken_at_ms, .. } = header;
     let nodes = formation::written(nodes);
@@ -146,7 +148,7 @@ fn cluster_id(header: &BackupHeader, state: u64, nodes: &Nodes, attempt: u64) ->
     format!("{root}-restored-{digits}")
 }
 
-/// What the snapshot stands for: the first entry, which says who the nodes are.
+/// What the snapshot covers: the first entry, which names the nodes.
 fn beginning(nodes: &Nodes) -> SnapshotMetaRecord {
     let first = nodes.keys().next().copied().unwrap_or(1);
     let id = LogIdRecord { term: 1, node: first, index: 1 };

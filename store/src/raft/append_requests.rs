@@ -1,11 +1,11 @@
 //! Which appends are sent, and when.
 //!
-//! After every commit the consensus library makes an append without entries
-//! that only says so. Nobody waits for that word: followers apply a moment
-//! later, and the leader answers its clients by itself. So it is held back a
-//! little, and not sent at all when the next append, which says the same,
-//! comes first. A put then costs each follower one message instead of two,
-//! and the answer to the client goes out before anything else.
+//! After every commit the consensus library makes an append without entries that
+//! only reports the commit. Nothing waits for it: followers apply a moment later,
+//! and the leader answers its clients by itself. So it is held back a little, and
+//! not sent at all when the next append, which says the same, comes first. A put
+//! then costs each follower one message instead of two, and the answer to the
+//! client goes out first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use super::open_appends::OpenAppends;
 use super::record::LogIdRecord;
 use super::wire::Append;
 
-/// Longest time that the word of a commit is held back.
+/// Longest time that a commit report is held back.
 const COMMIT_DELAY: Duration = Duration::from_millis(2);
 
-/// The appends to send, out of those that the library makes; all of them are
-/// noted in `open`.
+/// Chooses which of the library's appends to send; all of them are noted in
+/// `open`.
 pub fn to_send(
     made: impl Stream<Item = Append> + Send + Unpin + 'static,
     open: Arc<Mutex<OpenAppends>>,
@@ -38,11 +38,11 @@ pub fn to_send(
 struct Requests<S> {
     made: Fuse<S>,
     open: Arc<Mutex<OpenAppends>>,
-    /// The end of the log and the commit that the follower was last sent.
+    /// The end of the log and the commit last sent to the follower.
     sent: Option<(Option<LogIdRecord>, Option<LogIdRecord>)>,
-    /// Held back, and until when.
+    /// Held back, until this time.
     held: Option<(Append, Instant)>,
-    /// To be sent right after what was held back.
+    /// To be sent right after the one held back.
     next: Option<Append>,
 }
 
@@ -91,18 +91,18 @@ impl<S: Stream<Item = Append> + Unpin> Requests<S> {
         }
     }
 
-    /// Whether it tells a follower that has been sent the whole log nothing
-    /// but a newer commit. Whatever else has no entries is a question.
+    /// Whether it carries only a newer commit for a follower that has been sent the
+    /// whole log. Any other append without entries is a question.
     fn only_says_commit(&self, append: &Append) -> bool {
         let told = |(log, commit)| log == append.prev && commit != append.commit;
-        // While entries are under way that are not committed, somebody waits for what their
-        // answers say, and those are not told while this one is open.
+        // While uncommitted entries are under way, their answers are needed, and the
+        // library does not get those while this one is open.
         let all_committed = append.commit == append.prev;
         append.entries.is_empty() && all_committed && self.sent.is_some_and(told)
     }
 }
 
-/// The end of a follower's log that has taken this.
+/// The end of a follower's log after this append.
 fn end(append: &Append) -> Option<LogIdRecord> {
     let last = append.entries.last();
     let last = last.map(|e| LogIdRecord { term: e.term, node: e.node, index: e.index });
@@ -121,7 +121,7 @@ mod tests {
         LogIdRecord { term: 1, node: 1, index }
     }
 
-    /// An append of the entries behind `prev`, up to `last`.
+    /// An append of the entries after `prev`, up to `last`.
     fn append(prev: u64, last: u64, commit: u64) -> Append {
         let entry = |index| LogRecord { index, term: 1, node: 1, payload: PayloadRecord::Blank };
         Append {
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Where it begins, where it ends, and the commit.
+    /// Where it begins and ends, and the commit.
     type Shape = (u64, u64, u64);
 
     fn shape(append: &Append) -> Shape {
@@ -140,7 +140,7 @@ mod tests {
         (index(append.prev), index(end(append)), index(append.commit))
     }
 
-    /// A library that makes appends, and what is sent of them.
+    /// A library that makes appends, and the appends sent.
     struct Pair {
         make: mpsc::UnboundedSender<Append>,
         sent: std::pin::Pin<Box<dyn Stream<Item = Append> + Send>>,

@@ -1,4 +1,4 @@
-//! The consensus library behind our own words.
+//! Wraps the consensus library in our own words.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use super::wire::{Ask, Channel, PeerAnswer};
 use crate::recurring::Troubles;
 use crate::storage::{LogStore, SnapshotStore, StateMachine};
 
-/// How often it is looked whether consensus has stopped.
+/// How often to check whether consensus has stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Longest election times after which a leader that nothing came from is followed
-/// no more.
+/// Silence, in longest election times, after which a leader is no longer
+/// followed.
 const FOLLOWS: u32 = 3;
 
-/// Heartbeats that a leader may miss before it is looked whether it is lost.
+/// Heartbeats that a leader may miss before this node checks whether it is lost.
 const MISSED: u32 = 3;
 
 /// How long another voter may take to say whether the leader is gone.
@@ -38,16 +38,16 @@ const GONE_TIME_MAX: Duration = Duration::from_millis(200);
 /// Timings and sizes of consensus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsensusOptions {
-    /// How often the leader speaks.
+    /// Pause between a leader's heartbeats.
     pub heartbeat: Duration,
     /// Shortest silence after which a node stands for election.
     pub election_min: Duration,
     /// Longest such silence; also how long voters stay loyal to a leader.
     pub election_max: Duration,
-    /// Entries after which a snapshot is made: at least so many, by the node
-    /// up to two thirds more.
+    /// Entries after which a snapshot is made: at least this many, and up to two
+    /// thirds more, varying by node.
     pub snapshot_entries: u64,
-    /// Entries behind the snapshot that are kept for followers that lag.
+    /// Entries before the snapshot that are kept for followers that lag.
     pub entries_kept: u64,
 }
 
@@ -64,7 +64,7 @@ impl Default for ConsensusOptions {
 }
 
 impl ConsensusOptions {
-    /// Whether the times fit together.
+    /// Checks that the times fit together.
     pub fn check(&self) -> Result<(), String> {
         let shortest = Duration::from_millis(1);
         let (heartbeat, min, max) = (self.heartbeat, self.election_min, self.election_max);
@@ -77,8 +77,8 @@ impl ConsensusOptions {
         Ok(())
     }
 
-    /// Nodes do not all make their snapshots at the same moment: a quorum is
-    /// nearly always free of that work.
+    /// Nodes make their snapshots at different moments: a quorum is nearly always
+    /// free of that work.
     fn snapshot_policy(&self, id: NodeId) -> SnapshotPolicy {
         let more = self.snapshot_entries / 3 * (id % 3);
         SnapshotPolicy::LogsSinceLast(self.snapshot_entries.saturating_add(more))
@@ -96,10 +96,11 @@ impl ConsensusOptions {
             snapshot_policy: self.snapshot_policy(id),
             max_in_snapshot_log_to_keep: self.entries_kept,
             enable_pre_vote: Some(true),
-            // A leader that restarts goes through an election: what it had sent before it
+            // A leader that restarts goes through an election: entries that it sent before it
             // stopped may not have reached its own disk.
             enable_leader_restore: Some(holdfast_api::planted!(LeaderRestored)),
-            // A leader that lost its quorum falls silent, so that its followers may elect.
+            // A leader that lost its quorum stops its heartbeats, so that its followers may
+            // elect.
             quorum_loss_probe_interval: Some(ms(self.election_max) * 2 + 200),
             backoff: "50ms 100ms ...200ms".to_owned(),
             ..Config::default()
@@ -112,9 +113,9 @@ impl ConsensusOptions {
 /// What this node knows of the cluster at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct View {
-    /// This node.
+    /// Id of this node.
     pub id: NodeId,
-    /// Its term.
+    /// Its current term.
     pub term: u64,
     /// The leader, if it knows one.
     pub leader: Option<LeaderHint>,
@@ -130,7 +131,7 @@ pub struct View {
     pub snapshot: Option<u64>,
     /// All nodes and their addresses.
     pub nodes: BTreeMap<NodeId, String>,
-    /// Those that vote (in either half of a change).
+    /// The voters (of either set during a change).
     pub voters: BTreeSet<NodeId>,
     /// The change of voters that is under way.
     pub joint: Option<Joint>,
@@ -156,7 +157,7 @@ impl View {
     }
 }
 
-/// Whom a node follows.
+/// The leader that a node follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follows {
     /// It leads.
@@ -165,16 +166,16 @@ pub enum Follows {
     Nobody {
         /// The term that it is in.
         term: u64,
-        /// Whom it has voted for, or what led before its process began.
+        /// The node that it has voted for, or that led before its process began.
         candidate: NodeId,
     },
-    /// Another node.
+    /// It follows another node.
     Leader {
-        /// Which.
+        /// The leader.
         leader: NodeId,
-        /// In which term.
+        /// The leader's term.
         term: u64,
-        /// For how long nothing came from it.
+        /// Time since the last message from it.
         silent: Duration,
     },
 }
@@ -184,21 +185,21 @@ pub enum Follows {
 pub struct Consensus {
     pub(super) raft: Raft<TypeConfig, StateMachine>,
     pub(super) snapshots: SnapshotStore,
-    /// What went wrong with what others sent.
+    /// Errors in what others sent.
     pub(super) troubles: Arc<Troubles>,
     evidence: Arc<Evidence>,
     transport: Arc<dyn Transport>,
-    /// Silence of a leader after which it is looked whether it is lost.
+    /// Silence of a leader after which this node checks whether it is lost.
     silence: Duration,
     election_max: Duration,
-    /// The threads that it runs on.
+    /// The threads that consensus runs on.
     threads: Handle,
 }
 
 impl Consensus {
-    /// Starts with what is stored, on the threads of whoever polls this: its
-    /// messages, its timers, its log and the state machine stay there, and its
-    /// channels to other nodes belong there, too.
+    /// Starts with what is stored, on the threads that poll this: its messages, its
+    /// timers, its log and the state machine stay there, and its channels to other
+    /// nodes belong there, too.
     pub async fn start(
         id: NodeId,
         cluster_id: String,
@@ -222,7 +223,7 @@ impl Consensus {
         })
     }
 
-    /// Whether the cluster was founded, as far as this node's log tells.
+    /// Whether the cluster was founded, by this node's log.
     pub async fn is_founded(&self) -> Result<bool, String> {
         self.raft.is_initialized().await.map_err(|e| e.to_string())
     }
@@ -243,7 +244,7 @@ impl Consensus {
         let membership = metrics.membership_config.membership();
         let nodes: BTreeMap<NodeId, String> =
             membership.nodes().map(|(id, node)| (*id, node.address.clone())).collect();
-        // Whoever has not heard the leader for long follows nobody.
+        // A node that has not heard the leader for long follows none.
         let follows = |node: &NodeId| {
             let silent = self.evidence.silent_for(*node).filter(|_| *node != metrics.id);
             silent.is_none_or(|silent| silent < self.election_max * FOLLOWS)
@@ -312,9 +313,9 @@ impl Consensus {
         }
     }
 
-    /// Returns when consensus has stopped, with the reason. Looks now and then:
-    /// the library's reports change with every entry, and waking for each would
-    /// cost more than it tells.
+    /// Returns when consensus has stopped, with the reason. Polls at intervals: the
+    /// library's reports change with every entry, and waking for each would cost more
+    /// than it is worth.
     pub async fn stopped(&self) -> String {
         loop {
             if let Err(fatal) = &self.raft.metrics().borrow_watched().running_state {
@@ -324,8 +325,8 @@ impl Consensus {
         }
     }
 
-    /// Commits and applies one entry; whoever it was made for hears the answers to
-    /// its commands. Fails if it heard a problem instead.
+    /// Commits and applies one entry, and sends its proposer the answers to its
+    /// commands. Fails if the proposer is sent a problem instead.
     pub async fn propose(&self, entry: LogEntry) -> Result<(), Problem> {
         let Err(error) = self.raft.client_write(entry.clone()).await else { return Ok(()) };
         let problem = self.write_problem(error);
@@ -392,8 +393,8 @@ impl Consensus {
         Ok(())
     }
 
-    /// Finishes a change of voters that is under way; those who lost their vote
-    /// stay as learners.
+    /// Finishes a change of voters that is under way; nodes that lost their vote stay
+    /// as learners.
     pub async fn finish_change(&self) -> Result<(), Problem> {
         let Some(Joint { to, .. }) = self.view().joint else { return Ok(()) };
         self.change(ChangeMembers::ReplaceAllVoters(to.into_iter().collect()), true).await
@@ -408,7 +409,7 @@ impl Consensus {
         changed.map(drop).map_err(|error| self.write_problem(error))
     }
 
-    /// Hands leadership to a node and waits until somebody else leads.
+    /// Hands leadership to a node and waits until another node leads.
     pub async fn transfer(&self, to: NodeId) -> Result<(), Problem> {
         let me = self.view().id;
         self.raft.trigger().transfer_leader(to).await.map_err(|e| stopped(&e.to_string()))?;
@@ -437,7 +438,7 @@ impl Consensus {
         &self.evidence
     }
 
-    /// What this node makes of its leader.
+    /// The leader that this node follows, if any.
     pub fn follows(&self) -> Follows {
         let receiver = self.raft.server_metrics();
         let metrics = receiver.borrow_watched();
@@ -454,7 +455,7 @@ impl Consensus {
         }
     }
 
-    /// Silence of a leader after which it is looked whether it is lost.
+    /// Silence of a leader after which this node checks whether it is lost.
     pub fn silence(&self) -> Duration {
         self.silence
     }
@@ -501,8 +502,8 @@ impl Consensus {
         true
     }
 
-    /// Stands for election if most voters say that they would follow; no voter does
-    /// that is still loyal to a leader.
+    /// Stands for election if most voters say that they would follow; a voter still
+    /// loyal to a leader does not.
     pub async fn stand(&self) {
         if let Err(error) = self.raft.trigger().elect(true).await {
             tracing::warn!(%error, "cannot stand for election");
@@ -512,9 +513,9 @@ impl Consensus {
     /// A quorum has lost the leader `dead`: stands for election without waiting for
     /// its silence to grow long.
     ///
-    /// Safe at any time: it is an ordinary election, and reads never rely on
-    /// a leader's time. But it sets the voters' leases aside, so that it must not
-    /// be called on the word of one.
+    /// Safe at any time: it is an ordinary election, and reads never rely on a
+    /// leader's time. But it sets the voters' leases aside, so that one node's report
+    /// is not enough to call it.
     pub async fn succeed(&self, dead: NodeId) {
         let request = {
             let receiver = self.raft.metrics();
@@ -522,7 +523,7 @@ impl Consensus {
             if metrics.current_leader != Some(dead) {
                 return;
             }
-            // Nothing beyond what this node holds is asked of it: the voters judge its log.
+            // The voters judge this node's log: it asks for nothing beyond what it holds.
             TransferLeaderRequest::new(metrics.vote, metrics.id, None)
         };
         if let Err(error) = self.raft.handle_transfer_leader(request).await {

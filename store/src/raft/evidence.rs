@@ -1,9 +1,9 @@
 //! What this node itself has seen of the others: when it last heard them, and
 //! what their ports say.
 //!
-//! A connect tells apart what silence does not: the port of a process that died
-//! refuses, that of a process that is paused answers, and a host that is gone or
-//! cut off says nothing.
+//! A connect distinguishes what silence does not: the port of a dead process
+//! refuses, that of a paused process answers, and a host that is gone or cut off
+//! does not answer.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -21,7 +21,7 @@ use crate::dial::look_up;
 /// How long a port may take to answer or to refuse.
 const PROBE_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// How long it is believed that a host does not answer.
+/// How long the observation that a host does not answer is valid.
 const UNANSWERED_TIME: Duration = Duration::from_millis(200);
 
 /// The channels on which other nodes send entries and heartbeats to this one.
@@ -36,27 +36,27 @@ struct Channels {
     open: usize,
     /// When one was last opened or closed, or anything came on one.
     heard: Instant,
-    /// When its port was last seen to say nothing.
+    /// When its port was last found silent.
     unanswered: Option<Instant>,
 }
 
-/// A channel that is open, until this is dropped.
+/// An open channel; closed on drop.
 #[derive(Debug)]
 pub struct OpenChannel {
     from: NodeId,
     evidence: Arc<Evidence>,
 }
 
-/// What a port says to a connect.
+/// The result of a connect to a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
-    /// Somebody listens, running or paused.
+    /// A process listens, running or paused.
     Listens,
-    /// Nobody does.
+    /// No process listens.
     Refuses,
-    /// Nothing, in time.
+    /// No answer in time.
     Silent,
-    /// It could not be tried from here: that says nothing of the other.
+    /// It could not be tried from here: no evidence about the other.
     Unknown,
 }
 
@@ -72,19 +72,19 @@ impl Evidence {
         self.channels.lock().get(&node).is_some_and(|channels| channels.open > 0)
     }
 
-    /// For how long nothing came from this node, if it ever had a channel.
+    /// Time since the last message from this node, if it ever had a channel.
     pub fn silent_for(&self, node: NodeId) -> Option<Duration> {
         self.channels.lock().get(&node).map(|channels| channels.heard.elapsed())
     }
 
-    /// Whether a node is lost: its port refuses, or says nothing, and nothing came
-    /// from it for this long; a refusal is enough where its channels are closed.
+    /// Whether a node is lost: its port refuses or is silent, and nothing came from
+    /// it for this long; a refusal is enough where its channels are closed.
     pub async fn is_lost(&self, node: NodeId, address: &str, silence: Duration) -> bool {
         if self.is_heard(node, silence) {
             return false;
         }
         let port = self.port(node, address).await;
-        // It may have been heard meanwhile.
+        // It may have been heard during the check.
         match port {
             Port::Listens | Port::Unknown => false,
             Port::Refuses => !self.is_heard(node, silence),
@@ -92,7 +92,7 @@ impl Evidence {
         }
     }
 
-    /// Whether a channel of this node is open, and something came on it.
+    /// Whether a channel of this node is open and has carried a message.
     pub fn is_heard(&self, node: NodeId, silence: Duration) -> bool {
         self.hears(node) && self.silent_for(node).is_some_and(|silent| silent < silence)
     }
@@ -128,7 +128,7 @@ impl Evidence {
 }
 
 impl OpenChannel {
-    /// Something came on it.
+    /// A message came on it.
     pub fn heard(&self) {
         self.evidence.note(self.from, |_| {});
     }
@@ -141,7 +141,7 @@ impl Drop for OpenChannel {
     }
 }
 
-/// Connects to a port to see what it says.
+/// Connects to a port and returns the result.
 pub async fn probe(address: &str) -> Port {
     let looked_up = tokio::time::timeout(PROBE_TIME_MAX, look_up(address)).await;
     let Ok(Ok(addresses)) = looked_up else { return Port::Unknown };
@@ -215,7 +215,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_that_does_not_answer_is_lost_once_it_was_silent() {
-        // A port whose queue is full drops what knocks, as a network does.
+        // A port with a full queue drops connects, as a network does.
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let socket = socket.unwrap();
         let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
@@ -231,7 +231,7 @@ mod tests {
         assert!(!evidence.is_lost(2, &address, SILENCE).await);
         tokio::time::sleep(SILENCE).await;
         assert!(evidence.is_lost(2, &address, SILENCE).await);
-        // It is believed for a while, and not once something came.
+        // The observation is valid for a while, until a message comes.
         let asked = Instant::now();
         assert!(evidence.is_lost(2, &address, SILENCE).await);
         assert!(asked.elapsed() < PROBE_TIME_MAX);

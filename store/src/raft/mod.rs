@@ -4,17 +4,17 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`types`] | the types we give to the library |
-//! | [`record`] | our own forms of what is stored and sent |
+//! | [`record`] | our own records of what is stored and sent |
 //! | [`runtime`] | Tokio, with randomness that a simulation can seed |
-//! | [`wire`] | what nodes say to each other |
+//! | [`wire`] | messages between nodes |
 //! | [`transport`] | the seam to the network |
 //! | [`network`] | the library's network on that seam |
 //! | [`append_requests`] | which appends are sent, and when |
-//! | [`open_appends`] | which answers the library may be told |
+//! | [`open_appends`] | which answers the library may get |
 //! | [`evidence`] | what this node itself has seen of the others |
 //! | [`peer`] | how nodes introduce themselves, and lost disks are found |
 //! | [`tcp`], [`server`] | both ends of the TCP transport |
-//! | [`consensus`] | the library behind our own words |
+//! | [`consensus`] | the library in our own words |
 
 pub mod append_requests;
 pub mod consensus;

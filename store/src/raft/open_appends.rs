@@ -1,16 +1,14 @@
-//! Which answers to appends the consensus library may be told.
+//! Which answers to appends the consensus library may get.
 //!
-//! It tells by log ids alone which of its open requests an answer
-//! acknowledges, and counts each as the follower's word from the moment that
-//! the request was made. An append without entries has the same log id as the
-//! one before it. So the answer to an old request passes for an answer to a
-//! young one, and a leader that was frozen, whose socket still holds answers
-//! from before, would take them for a fresh confirmation and serve reads from
-//! the past.
+//! The library matches answers to open requests by log ids alone, and counts each
+//! answer as of the time of its request. An append without entries has the same
+//! log id as the one before it. So the answer to an old request can pass for the
+//! answer to a newer one, and a leader that was frozen, with old answers in its
+//! socket, would take them for a fresh confirmation and serve stale reads.
 //!
 //! Answers come in the order of the requests, and each says how far the log
-//! matches: one that a younger open request could claim is left out, and the
-//! younger one's own answer says the same.
+//! matches: one that also matches a newer open request is left out, and the newer
+//! request's own answer says the same.
 
 use std::collections::VecDeque;
 
@@ -26,13 +24,13 @@ pub struct OpenAppends {
     open: VecDeque<Span>,
 }
 
-/// The entries of one append lie behind `prev`, up to `last`.
+/// The entries of one append come after `prev`, up to `last`.
 #[derive(Debug)]
 struct Span {
     prev: Place,
     last: Place,
-    /// Whether an answer will come. The library waits for one in any case, and
-    /// takes a younger append's for it.
+    /// Whether an answer will come. The library waits for one in any case, and takes
+    /// a newer append's for it.
     sent: bool,
 }
 
@@ -48,14 +46,15 @@ impl OpenAppends {
         self.open.push_back(Span { prev, last: last.or(prev), sent: true });
     }
 
-    /// The youngest request will not be sent.
+    /// The newest request will not be sent.
     pub fn not_sent(&mut self) {
         if let Some(youngest) = self.open.back_mut() {
             youngest.sent = false;
         }
     }
 
-    /// The oldest request that was sent was answered. Whether to tell the library.
+    /// The oldest request that was sent was answered. Returns whether to pass the
+    /// answer on.
     pub fn answered(&mut self, answer: &Appended) -> bool {
         while self.open.pop_front().is_some_and(|oldest| !oldest.sent) {}
         let Appended::Matched(matched) = answer else { return true };
@@ -73,7 +72,7 @@ mod tests {
         LogIdRecord { term: 1, node: 1, index }
     }
 
-    /// An append of the entries behind `prev`, up to `last`.
+    /// An append of the entries after `prev`, up to `last`.
     fn append(prev: u64, last: u64) -> Append {
         let entry = |index| LogRecord { index, term: 1, node: 1, payload: PayloadRecord::Blank };
         Append {

@@ -1,11 +1,11 @@
-//! Who talks to whom: what two nodes tell each other when they connect, and
-//! what they conclude from it.
+//! Introductions: what two nodes exchange when they connect, and what they
+//! conclude from it.
 //!
 //! A node whose log was lost or rolled back has forgotten entries that others
-//! counted as durable on it. If it came back under its old id, acknowledged
-//! writes could be lost. So every node remembers how far it saw the others'
-//! logs reach and in which term they answered ([`Witness`]), and compares when
-//! they come back: a vote that was forgotten could be given twice.
+//! counted as durable on it. If it returned under its old id, acknowledged writes
+//! could be lost. So every node remembers how far the others' logs reached and in
+//! which term they answered ([`Witness`]), and compares when they return: a
+//! forgotten vote could be given twice.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 /// Header of a connection between nodes: a [`PeerHello`] as JSON, both ways.
 pub const PEER_HEADER: &str = "holdfast-peer";
 
-/// What a node says of itself when it connects, and when it is connected to.
+/// What a node sends about itself on a connection, in both directions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerHello {
     /// Its cluster.
     pub cluster_id: String,
     /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
-    /// Whom it means to talk to.
+    /// The node that it means to reach.
     pub to: NodeId,
     /// Its version.
     pub version: String,
@@ -32,15 +32,16 @@ pub struct PeerHello {
     pub boot: u64,
     /// Where its log ended when its process started.
     pub log_at_boot: u64,
-    /// The term of its vote when its process started; none if it does not say.
+    /// The term of its vote when its process started; none if it is not sent.
     #[serde(default)]
     pub term_at_boot: Option<u64>,
-    /// How far it saw the log of the other reach.
+    /// How far the other's log reached, as last seen.
     pub witness: Option<Witness>,
 }
 
-/// How far a node's log was seen to reach: committed, and durable there; and in
-/// which term it answered as a voter or a follower, for which its vote is durable.
+/// How far a node's log reached when last seen: committed, and durable there; and
+/// in which term it answered as a voter or a follower, for which its vote is
+/// durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Witness {
     /// The process that was seen; within one process a log does not shrink.
@@ -52,26 +53,26 @@ pub struct Witness {
     pub term: u64,
 }
 
-/// Why two nodes do not talk.
+/// Why two nodes refuse each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeerError {
     /// The other belongs to another cluster.
     #[error("node {node} belongs to cluster {theirs}, this one is {ours}")]
     OtherCluster {
-        /// The other.
+        /// The other node.
         node: NodeId,
-        /// Its cluster.
+        /// The other node's cluster.
         theirs: String,
-        /// Ours.
+        /// This node's cluster.
         ours: String,
     },
     /// The address leads to another node.
     #[error("meant node {meant}, reached node {reached}: check the addresses")]
     OtherNode {
-        /// Who was meant.
+        /// The node expected there.
         meant: NodeId,
-        /// Who answered.
+        /// The node that answered.
         reached: NodeId,
     },
     /// The node's log ends before what it once acknowledged.
@@ -110,7 +111,7 @@ impl PeerError {
     }
 }
 
-/// Compares what one says of itself with what another saw of it.
+/// Compares what a node says of itself with what another saw of it.
 pub fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerError> {
     let Some(seen) = seen.filter(|seen| seen.boot != hello.boot) else { return Ok(()) };
     let (node, has) = (hello.node, hello.log_at_boot);
@@ -123,7 +124,7 @@ pub fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerE
     }
 }
 
-/// Whether `ours` may talk to `theirs`. Either of them may be the forgetful one.
+/// Whether `ours` may talk to `theirs`. Either may have lost its log or vote.
 pub fn check(ours: &PeerHello, theirs: &PeerHello) -> Result<(), PeerError> {
     if ours.cluster_id != theirs.cluster_id {
         return Err(PeerError::OtherCluster {

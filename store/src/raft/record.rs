@@ -1,10 +1,10 @@
-//! What the log is made of on disk and on the wire: our own structs, so that
-//! a new version of the consensus library cannot change either.
+//! Records of the log on disk and on the wire: our own structs, so that a new
+//! version of the consensus library cannot change either.
 //!
-//! Each struct is MessagePack with named fields and is read strictly: an
-//! unknown field is an error, because a node that skips what another obeys
-//! diverges in silence. [`FORMAT`] counts incompatible changes; whoever frames
-//! these records (a log key, a file header, a request header) carries it.
+//! Each struct is MessagePack with named fields and is read strictly: an unknown
+//! field is an error, because a node that skips what another obeys diverges
+//! silently. [`FORMAT`] counts incompatible changes; each frame around these
+//! records (a log key, a file header, a request header) carries it.
 //!
 //! Conversions to the library's types are total: hostile bytes become a
 //! [`RecordError`], never a panic and never an unbounded allocation.
@@ -23,25 +23,25 @@ use super::types::{
 /// Version of the records in this module.
 pub const FORMAT: u8 = 1;
 
-/// Highest term and log index believed: far beyond what a cluster can reach,
-/// and far from where `+ 1` overflows.
+/// Highest term and log index accepted: far beyond what a cluster can reach, and
+/// far from where `+ 1` overflows.
 pub const ORDINAL_MAX: u64 = 1 << 56;
 /// Most voter sets of one membership. Two while it changes.
 pub const VOTER_SETS_MAX: usize = 4;
 /// Most nodes of one membership, learners included.
 pub const NODES_MAX: usize = 1024;
-/// Nesting that is followed: no record is deeper.
+/// Deepest nesting that is read: no record is deeper.
 const NESTING_MAX: usize = 32;
 /// Longest node address, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 512;
 
-/// Why bytes are not a record.
+/// Why bytes are not a valid record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// Not MessagePack of this shape, or fields that this version does not know.
     #[error("the record cannot be decoded: {0}")]
     Encoding(String),
-    /// Well-formed, and impossible.
+    /// Well-formed, with impossible values.
     #[error("the record is not possible: {0}")]
     Impossible(String),
 }
@@ -55,7 +55,7 @@ pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     rmp_serde::to_vec_named(record).expect("records have no maps with failing keys")
 }
 
-/// Decodes a record and refuses what follows it.
+/// Decodes a record; trailing bytes are an error.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
     let mut reader = bytes;
     let mut decoder = rmp_serde::Deserializer::new(&mut reader);
@@ -315,7 +315,7 @@ impl LogRecord {
         }
     }
 
-    /// The entry; its commands are looked at when it is applied.
+    /// The entry; its commands are decoded when it is applied.
     pub fn into_entry(self) -> Result<RaftEntry, RecordError> {
         let LogRecord { index, term, node, payload } = self;
         let log_id = LogIdRecord { term, node, index }.try_into()?;

@@ -16,17 +16,17 @@ use super::types::{LogId, TypeConfig, Vote};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
 
 /// How far another node's term may be ahead. A term is one election, and takes
-/// milliseconds at least: nobody gets as far within weeks. A claim beyond it would use up
-/// the terms of the cluster, and no vote could follow.
+/// milliseconds at least: no node gets that far within weeks. A claim beyond it
+/// would use up the terms of the cluster, and no vote could follow.
 ///
-/// Whose id asks is not checked here: a voter that lags does not know yet who became one,
-/// and its vote may be needed.
+/// The sender's membership is not checked here: a lagging voter may not know the
+/// newest members, and its vote may be needed.
 const TERMS_AHEAD_MAX: u64 = 1 << 32;
 
 /// Why a connection from another node ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// It broke.
+    /// The connection broke.
     #[error("the connection broke: {0}")]
     Io(#[from] std::io::Error),
     /// What came is not a message.
@@ -35,8 +35,8 @@ pub enum ServerError {
 }
 
 impl Consensus {
-    /// Serves one connection of another node, of which some was read already, on
-    /// the threads of consensus until it ends or nobody waits for that any more.
+    /// Serves one connection of another node, of which some was read already, on the
+    /// threads of consensus until it ends or this is dropped.
     pub async fn serve_connection(
         &self,
         channel: Channel,
@@ -89,7 +89,7 @@ impl Consensus {
         Ok(())
     }
 
-    /// Refuses a term that elections cannot have come to.
+    /// Refuses a term that elections cannot have reached.
     fn believes(&self, claim: VoteRecord) -> Result<(), RecordError> {
         let (own, _) = self.leadership();
         if claim.term.saturating_sub(own) <= TERMS_AHEAD_MAX {
@@ -101,7 +101,7 @@ impl Consensus {
         )))
     }
 
-    /// Pipelined appends: the next is taken while the last is being flushed.
+    /// Pipelined appends: the next is received while the last is being flushed.
     async fn serve_appends<T>(
         &self,
         wire: Wire<T>,
@@ -111,7 +111,7 @@ impl Consensus {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (mut sink, source) = wire.split();
-        // An unreadable request ends the requests; what came before it is answered.
+        // An unreadable request ends the requests; earlier ones are answered.
         let (troubles, consensus) = (self.troubles.clone(), self.clone());
         let requests = source.map(move |frame| {
             open.iter().for_each(OpenChannel::heard);
@@ -193,7 +193,7 @@ impl Consensus {
         installed.map(|response| (&response.vote).into()).map_err(|e| e.to_string())
     }
 
-    /// Answers one question of another node.
+    /// Answers one request of another node.
     pub async fn answer(&self, ask: Ask) -> Result<PeerAnswer, RecordError> {
         let failed = |error: String| PeerAnswer::Failed(error);
         match &ask {

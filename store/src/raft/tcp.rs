@@ -51,7 +51,7 @@ const APPEND_SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Unused connections kept for each node and channel.
 const IDLE_MAX: usize = 2;
 
-/// Most nodes whose denials are told apart in the log.
+/// Most nodes whose denials the log keeps apart.
 const DENIALS_MAX: usize = 64;
 
 /// A connection between nodes.
@@ -66,25 +66,25 @@ pub fn framed<T: tokio::io::AsyncRead + tokio::io::AsyncWrite>(io: T) -> Wire<T>
         .new_framed(io)
 }
 
-/// What this node says of itself, and what it makes of others' words.
+/// How this node introduces itself, and what it does with others' introductions.
 pub trait Introduction: Send + Sync + 'static {
-    /// This node's words to another.
+    /// This node's introduction to another.
     fn hello(&self, to: NodeId) -> PeerHello;
-    /// Judges the other's words. Whoever connected may be anybody, so that
-    /// nothing but this connection depends on it.
+    /// Judges the other's introduction. The peer is not known yet, so that nothing
+    /// but this connection depends on it.
     fn judge(&self, theirs: &PeerHello) -> Result<(), PeerError>;
-    /// Another node, reached at its own address, introduced itself so.
+    /// Another node, reached at its own address, introduced itself like this.
     fn met(&self, theirs: &PeerHello);
-    /// Another node, asked at its own address, saw this one's log so; stops
-    /// this node if it holds less now.
+    /// Another node, asked at its own address, last saw this node's log like this;
+    /// stops this node if it holds less now.
     fn seen_as(&self, witness: Option<Witness>);
     /// What this node saw of the others.
     fn all_seen(&self) -> Witnesses;
-    /// A leader's own log was seen to reach so far, committed and durable.
+    /// A leader reported how far its own log reaches, committed and durable.
     fn saw(&self, node: NodeId, witness: Witness);
     /// A node gave its vote in a term.
     fn voted(&self, node: NodeId, term: u64);
-    /// The other refused, and why; acts on it if this node must not go on.
+    /// The other refused, with this error; acts on it if this node must not go on.
     fn refused(&self, error: &PeerError);
 }
 
@@ -100,7 +100,7 @@ pub struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// A transport that introduces itself so.
+    /// A transport with this introduction.
     pub fn new(introduction: Arc<dyn Introduction>, access: Access) -> Arc<TcpTransport> {
         let idle = Mutex::default();
         let denied_by = Mutex::new(RecurringWith::new(DENIALS_MAX));
@@ -161,7 +161,7 @@ impl TcpTransport {
         Ok(framed(io))
     }
 
-    /// Says that another node does not accept this node's token.
+    /// Logs that another node does not accept this node's token.
     fn note_denial(&self, target: &Target, error: Option<&DialError>) {
         let denied =
             matches!(error, Some(DialError::Refused { status: StatusCode::UNAUTHORIZED, .. }));
@@ -185,7 +185,7 @@ impl TcpTransport {
         }
     }
 
-    /// One exchange; the connection is kept only after a whole one.
+    /// One exchange; the connection is kept only after a complete one.
     async fn exchange(
         &self,
         target: Target,
@@ -197,7 +197,7 @@ impl TcpTransport {
         let told = round_trip(&mut connection, target.node, frame.clone()).await;
         let told = match told {
             Ok(told) => told,
-            // A kept connection may have died unseen; a new one tells.
+            // A kept connection may be dead; a new one shows it.
             Err(_) => {
                 connection = self.open(&target, channel).await?;
                 round_trip(&mut connection, target.node, frame).await?
@@ -225,7 +225,7 @@ async fn round_trip(
     decode(&frame.map_err(|e| broken(node, e))?).map_err(|e| broken(node, e))
 }
 
-/// A transport that its own streams hold on to.
+/// A transport that its own streams keep alive.
 #[derive(Clone)]
 pub struct Tcp(pub Arc<TcpTransport>);
 
@@ -255,8 +255,8 @@ impl Transport for Tcp {
         Result<BoxStream<'static, Result<Appended, TransportError>>, TransportError>,
     > {
         let this = self.0.clone();
-        // Opened when there is something to send: the library waits between
-        // two tries inside the stream of requests.
+        // Opened when there is something to send: the library pauses between two tries
+        // inside the stream of requests.
         let opening = async move {
             let mut requests = requests;
             let Some(first) = requests.next().await else { return stream::empty().boxed() };
@@ -292,8 +292,8 @@ impl Transport for Tcp {
     }
 }
 
-/// Sends requests as they come and yields answers as they come, in order.
-/// A connection that ends with nothing owed goes to `keep`.
+/// Sends requests as they come and yields answers as they come, in order. A
+/// connection without open requests at the end goes to `keep`.
 fn pipeline(
     node: NodeId,
     connection: Connection,
@@ -356,7 +356,7 @@ fn pipeline(
                     },
                     Event::Frame(Some(Err(error))) => broken(node, error),
                     Event::Frame(None) => broken(node, "it closed"),
-                    // A request may have been sent since; it is asked again.
+                    // A request may have been sent since; check again.
                     Event::Silence if nothing_owed => continue,
                     Event::Silence => TransportError::Timeout { node, after: APPEND_SILENCE_MAX },
                 };

@@ -18,27 +18,27 @@ pub enum TransportError {
     /// No connection.
     #[error("node {node} at {address} cannot be reached: {why}")]
     Unreachable {
-        /// Whom.
+        /// Node that was called.
         node: NodeId,
-        /// Where.
+        /// Its address, `host:port`.
         address: String,
-        /// Why.
+        /// The error below.
         why: String,
     },
     /// The connection broke, or what came is not an answer.
     #[error("the connection to node {node} broke: {why}")]
     Broken {
-        /// Whom.
+        /// Node that was called.
         node: NodeId,
-        /// Why.
+        /// The error below.
         why: String,
     },
     /// No answer in time.
     #[error("node {node} did not answer within {after:?}")]
     Timeout {
-        /// Whom.
+        /// Node that was called.
         node: NodeId,
-        /// How long was waited.
+        /// The time limit.
         after: Duration,
     },
 }
@@ -55,7 +55,7 @@ pub struct Target {
 /// Carries messages to other nodes. Every call is bounded in time by its
 /// `limit` and may be dropped at any moment.
 pub trait Transport: Send + Sync + 'static {
-    /// One question, one answer.
+    /// One request, one answer.
     fn ask(
         &self,
         target: Target,
@@ -75,7 +75,7 @@ pub trait Transport: Send + Sync + 'static {
         Result<BoxStream<'static, Result<Appended, TransportError>>, TransportError>,
     >;
 
-    /// A whole snapshot; answers with the follower's vote.
+    /// Sends a whole snapshot; returns the follower's vote.
     fn snapshot(
         &self,
         target: Target,
@@ -86,7 +86,7 @@ pub trait Transport: Send + Sync + 'static {
 }
 
 /// Appends one at a time through [`Transport::ask`]: for heartbeats, and for
-/// transports without a pipeline. Stops after an answer that is not whole
+/// transports without a pipeline. Stops after an answer that is not a full
 /// success.
 pub fn append_one_by_one(
     transport: Arc<dyn Transport>,

@@ -24,7 +24,7 @@ openraft::declare_raft_types!(
         AsyncRuntime = NodeRuntime,
 );
 
-/// Who led when an entry was made: term and node.
+/// Leader that made an entry: term and node.
 pub type LeaderId = openraft::alias::LeaderIdOf<TypeConfig>;
 /// The place of an entry in the log.
 pub type LogId = openraft::alias::LogIdOf<TypeConfig>;
@@ -54,12 +54,12 @@ impl fmt::Display for NodeAddress {
     }
 }
 
-/// Hears what became of an entry.
+/// Receives the outcome of an entry.
 type Listener = Box<dyn FnOnce(Result<Vec<Answer>, Problem>) + Send>;
 
-/// Hears once what became of an entry: the answers to its commands, in their
-/// order. Dropped untold it says that nobody knows: the entry may be committed,
-/// and a retry in the same session finds out.
+/// Receives once what became of an entry: the answers to its commands, in their
+/// order. Dropped without them, the outcome is unknown: the entry may be
+/// committed, and a retry in the same session finds out.
 pub struct Done(Option<Listener>);
 
 impl Done {
@@ -68,7 +68,7 @@ impl Done {
         Done(Some(Box::new(listener)))
     }
 
-    /// Tells what became of the entry.
+    /// Sends the entry's outcome.
     pub fn tell(mut self, result: Result<Vec<Answer>, Problem>) {
         if let Some(listener) = self.0.take() {
             listener(result);
@@ -89,11 +89,11 @@ impl Drop for Done {
 
 /// The application's part of a log entry. Cloning is cheap.
 ///
-/// The encoded bytes are the truth: they are what is stored, sent and
-/// checksummed. The decoded form and whoever waits for the answers ride along
-/// on the node that made the entry: it need not decode its own work, and
-/// answers the moment it has applied it. Both are given up then, so that the
-/// log in memory holds each entry once.
+/// The encoded bytes are authoritative: they are what is stored, sent and
+/// checksummed. The decoded form and the receiver of the answers travel with it
+/// on the node that made the entry: it need not decode its own work, and answers
+/// the moment it has applied it. Both are dropped then, so that the log in memory
+/// holds each entry once.
 #[derive(Clone)]
 pub struct LogEntry(Arc<Inner>);
 
@@ -104,16 +104,16 @@ struct Inner {
 }
 
 impl LogEntry {
-    /// An entry made on this node, for whoever hears of it.
+    /// An entry made on this node, for the given receiver.
     pub fn new(entry: Entry, done: Option<Done>) -> LogEntry {
         let encoded = Bytes::from(encode_entry(&entry));
         let decoded = Mutex::new(Some(entry));
         LogEntry(Arc::new(Inner { encoded, decoded, done: Mutex::new(done) }))
     }
 
-    /// An entry that came from the disk or from another node. The bytes are
-    /// looked at when the entry is applied, not before: an entry that this
-    /// node cannot read must not keep it from storing what others committed.
+    /// An entry that came from the disk or from another node. The bytes are decoded
+    /// when the entry is applied, not before: an entry that this node cannot read
+    /// must not keep it from storing what others committed.
     pub fn from_encoded(encoded: Bytes) -> LogEntry {
         LogEntry(Arc::new(Inner { encoded, decoded: Mutex::default(), done: Mutex::default() }))
     }
@@ -123,14 +123,14 @@ impl LogEntry {
         &self.0.encoded
     }
 
-    /// The entry, to be applied. Cheap the first time on the node that made
-    /// the entry, a strict decode otherwise.
+    /// The entry, to be applied. Cheap the first time on the node that made the
+    /// entry, a strict decode otherwise.
     pub fn take(&self) -> Result<Entry, holdfast_machine::DecodeError> {
         let decoded = self.0.decoded.lock().take();
         decoded.map_or_else(|| decode_entry(&self.0.encoded), Ok)
     }
 
-    /// Who is to hear of it; none on other nodes, and once taken.
+    /// Receiver of its outcome; none on other nodes, and once taken.
     pub fn take_done(&self) -> Option<Done> {
         self.0.done.lock().take()
     }

@@ -1,4 +1,4 @@
-//! What nodes say to each other: our own structs around the records of
+//! Messages between nodes: our own structs around the records of
 //! [`super::record`], and their conversions to the consensus library's types.
 
 use openraft::raft::{
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::record::{LogIdRecord, LogRecord, RecordError, SnapshotMetaRecord, VoteRecord};
 use super::types::{LogId, RaftEntry, TypeConfig, Vote};
 
-/// Which of a follower's connections a message uses. Each has its own, so
-/// that a heartbeat never waits behind entries or a snapshot.
+/// Which of a follower's connections a message uses. Each has its own, so that a
+/// heartbeat never waits for entries or a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
     /// Entries, pipelined.
@@ -56,7 +56,7 @@ pub struct Append {
     pub entries: Vec<LogRecord>,
 }
 
-/// A candidate's question.
+/// A candidate's request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ballot {
     /// The vote asked for.
@@ -75,28 +75,28 @@ pub enum Ask {
     Append(Append),
     /// A vote.
     Vote(Ballot),
-    /// Would you vote?
+    /// A pre-vote: whether it would vote.
     PreVote(Ballot),
-    /// Whether the node that is asked has seen the end of this leader, too: its
-    /// channels are closed and its port refuses.
+    /// Whether the asked node has lost this leader, too: its channels are closed and
+    /// its port refuses.
     Gone {
-        /// The leader.
+        /// Node id of the leader.
         leader: u64,
-        /// Its term.
+        /// The leader's term.
         term: u64,
     },
-    /// The leader hands over.
+    /// The leader hands leadership over.
     Transfer {
-        /// Its claim.
+        /// The leader's claim.
         from: VoteRecord,
-        /// Who is to lead.
+        /// Node that is to lead.
         to: u64,
-        /// What the successor must hold.
+        /// Last log entry that the successor must hold.
         last: Option<LogIdRecord>,
     },
 }
 
-/// The answer to an [`Ask`].
+/// Answer to an [`Ask`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeerAnswer {
@@ -111,9 +111,9 @@ pub enum PeerAnswer {
         /// The end of the voter's log.
         last: Option<LogIdRecord>,
     },
-    /// To the question whether a leader is gone.
+    /// Answer to whether a leader is gone.
     Gone {
-        /// Whether it is, as far as this node has seen.
+        /// Whether it is, by what this node has seen.
         gone: bool,
     },
     /// To a transfer.
@@ -121,23 +121,23 @@ pub enum PeerAnswer {
         /// Whether it was accepted.
         accepted: bool,
     },
-    /// The node has stopped working, and why.
+    /// The node has stopped, with the reason.
     Failed(String),
 }
 
-/// What became of an append.
+/// Outcome of an append.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Appended {
-    /// Flushed up to here.
+    /// Flushed up to this entry.
     Matched(Option<LogIdRecord>),
     /// All of it flushed.
     All,
-    /// The entry before is not there.
+    /// The previous entry is missing.
     Conflict(Option<LogIdRecord>),
     /// A newer leader is known.
     HigherVote(VoteRecord),
-    /// The node has stopped working, and why.
+    /// The node has stopped, with the reason.
     Failed(String),
 }
 
@@ -155,9 +155,9 @@ pub struct SnapshotOffer {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotTaken {
-    /// Installed, or refused for a newer leader's sake: the follower's vote.
+    /// Installed, or refused because of a newer leader: the follower's vote.
     Vote(VoteRecord),
-    /// It could not be taken, and why.
+    /// It could not be installed, with the reason.
     Failed(String),
 }
 

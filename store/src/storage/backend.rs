@@ -1,5 +1,5 @@
-//! Where the log is kept: the seam at which a simulation puts a disk of its
-//! own in place of RocksDB.
+//! Interface to the log's disk: RocksDB in production, a simulated disk in
+//! simulations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,36 +11,36 @@ use super::error::StorageError;
 use super::identity::Identity;
 use crate::raft::record::{LogIdRecord, LogRecord, VoteRecord};
 
-/// One change of what is kept.
+/// One change of the stored log.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
-    /// The next entry.
+    /// Appends the next entry.
     Append(LogRecord),
-    /// Entries from this index on are gone; what is appended later takes their place.
+    /// Entries from this index on are removed; later appends take their place.
     Truncate {
-        /// The first entry that goes.
+        /// The first entry removed.
         from: u64,
     },
-    /// Entries up to this one, inclusive, are gone: a snapshot covers them.
+    /// Entries up to this one, inclusive, are removed: a snapshot covers them.
     Purge {
-        /// The last entry that goes.
+        /// The last entry removed.
         upto: LogIdRecord,
     },
     /// The vote.
     Vote(VoteRecord),
-    /// How far the log was known to be committed: tells a restarted node how
-    /// far it may apply at once. May lag behind.
+    /// How far the log was known to be committed: a restarted node may apply up to
+    /// there at once. May lag.
     Committed(LogIdRecord),
-    /// What another node was seen to hold. May lag behind.
+    /// What another node was seen to hold. May lag.
     Witness {
         /// The other node.
         node: NodeId,
-        /// What it holds.
+        /// How far its log was seen to reach.
         witness: WitnessRecord,
     },
-    /// Who the node is.
+    /// The node's identity.
     Identity(Identity),
-    /// All of it anew, since what lies there is damaged.
+    /// Writes everything anew, because the stored data is damaged.
     Rewrite(Box<LogImage>),
 }
 
@@ -83,8 +83,7 @@ pub struct Batch {
 /// Everything a backend holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LogImage {
-    /// Present entries, in order, without a gap, the first one right behind
-    /// `purged`.
+    /// Present entries, in order, without a gap, the first one right after `purged`.
     pub entries: Vec<LogRecord>,
     /// The vote.
     pub vote: Option<VoteRecord>,
@@ -92,10 +91,9 @@ pub struct LogImage {
     pub committed: Option<LogIdRecord>,
     /// The last entry that was purged.
     pub purged: Option<LogIdRecord>,
-    /// What each other node was seen to hold.
+    /// How far each other node's log was seen to reach.
     pub witnesses: BTreeMap<NodeId, WitnessRecord>,
-    /// Who the node is: the copy that proves that log and folder belong
-    /// together.
+    /// The node's identity: the copy that proves that log and folder belong together.
     pub identity: Option<Identity>,
 }
 
@@ -124,8 +122,8 @@ impl LogImage {
         self.entries.get(place).map(LogRecord::id)
     }
 
-    /// A snapshot up to this index holds nothing that the log does not: the
-    /// log reaches from the beginning to here.
+    /// A snapshot up to this index holds nothing that the log lacks: the log reaches
+    /// from the beginning to here.
     pub fn dispensable_upto(&self) -> Option<u64> {
         if self.purged.is_some() {
             return None;
@@ -133,7 +131,7 @@ impl LogImage {
         self.last_id().map(|last| last.index)
     }
 
-    /// What makes this of an empty backend.
+    /// Operations that make this from an empty backend.
     pub fn into_operations(self) -> impl Iterator<Item = Operation> {
         let LogImage { entries, vote, committed, purged, witnesses, identity } = self;
         let witness = |(node, witness)| Operation::Witness { node, witness };
@@ -148,8 +146,8 @@ impl LogImage {
             .chain(committed.map(Operation::Committed))
     }
 
-    /// Refuses a log that no sequence of operations can have left behind.
-    /// The text says what is wrong.
+    /// Refuses a log that no sequence of operations can have produced. The text says
+    /// what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let mut leader = self.purged.map_or((0, 0), |purged| (purged.term, purged.node));
         for (expected, entry) in (self.first_index()..).zip(&self.entries) {
@@ -174,7 +172,7 @@ impl LogImage {
     }
 }
 
-/// A place that keeps the log. Used by one writer, one call at a time.
+/// Stores the log. Used by one writer, one call at a time.
 pub trait LogBackend: Send + 'static {
     /// Reads and checks everything. Called once, before the first write.
     fn load(&mut self) -> Result<LogImage, StorageError>;
@@ -183,24 +181,24 @@ pub trait LogBackend: Send + 'static {
     /// returns if the batch says so. After an error the backend is not used again.
     fn write(&mut self, batch: Batch) -> Result<(), StorageError>;
 
-    /// What gives back the disk space of entries that are gone, beside the writer;
-    /// none where that needs no doing.
+    /// Reclaims the disk space of removed entries, beside the writer; none where that
+    /// is not needed.
     fn reclaimer(&self) -> Option<Reclaimer> {
         None
     }
 
-    /// What reads again, beside the writer, all that is kept; none where there is
-    /// nothing to read.
+    /// Reads all stored data again, beside the writer; none where there is nothing to
+    /// read.
     fn checker(&self) -> Option<Checker> {
         None
     }
 }
 
-/// Reads all that a log's backend keeps as a start of the node would, and fails as
-/// that would. May find damage where there is none if something is written
-/// meanwhile: what is damaged is so the next time.
+/// Reads all that a log's backend keeps as a start of the node would, and fails
+/// as the start would. May find damage where there is none if something is
+/// written at the same time: real damage shows again the next time.
 pub type Checker = Arc<dyn Fn() -> Result<(), StorageError> + Send + Sync>;
 
-/// Gives back the disk space of entries that are gone. Takes as long as the disk
-/// does; harmless at any time.
+/// Reclaims the disk space of removed entries. Takes as long as the disk does;
+/// harmless at any time.
 pub type Reclaimer = Arc<dyn Fn() + Send + Sync>;

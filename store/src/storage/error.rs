@@ -1,4 +1,4 @@
-//! What can go wrong with what is kept on disk, and what to do about it.
+//! Errors of the data folder, and what to do about them.
 
 use std::fmt;
 use std::io;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use holdfast_api::NodeId;
 
-/// What an operator does about a damaged file.
+/// What an operator should do about a damaged file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// The node's memory of what it voted for or acknowledged is in doubt.
     NewNode,
-    /// The file says who the node is, nothing else.
+    /// The file only identifies the node.
     RestoreFile,
 }
 
@@ -37,15 +37,15 @@ impl fmt::Display for Advice {
 
 /// Why the data folder cannot be used, or stopped being usable.
 ///
-/// All of these end the process: none is retried in silence, because a node
-/// that goes on after a failed write does not know what its disk holds.
+/// All of these end the process: none is retried silently, because a node that
+/// goes on after a failed write does not know what its disk holds.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorageError {
-    /// Bytes are not what was written.
+    /// The bytes differ from what was written.
     #[error("{file} is damaged: {what}; {advice}", file = file.display())]
     Damaged {
-        /// The file.
+        /// Path of the damaged file.
         file: PathBuf,
         /// What is wrong with it.
         what: String,
@@ -70,7 +70,7 @@ pub enum StorageError {
         file: PathBuf,
         /// What was being done.
         doing: &'static str,
-        /// Why not.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
     /// Another process has the folder open.
@@ -101,9 +101,9 @@ pub enum StorageError {
     OtherNode {
         /// The data folder.
         dir: PathBuf,
-        /// Whose it is.
+        /// The folder's node.
         found: NodeId,
-        /// Who asks.
+        /// Id of this node.
         wanted: NodeId,
     },
     /// The folder belongs to a node of another cluster.
@@ -114,12 +114,12 @@ pub enum StorageError {
     OtherCluster {
         /// The data folder.
         dir: PathBuf,
-        /// Whose it is.
+        /// The folder's cluster.
         found: String,
-        /// Who asks.
+        /// This node's cluster.
         wanted: String,
     },
-    /// There is an identity and no log.
+    /// The folder has an identity but no log.
     #[error(
         "{dir} says it is node {node}, but its log folder is missing: {advice}",
         dir = dir.display(), advice = Advice::NewNode
@@ -127,10 +127,10 @@ pub enum StorageError {
     LogMissing {
         /// The data folder.
         dir: PathBuf,
-        /// Whose it is.
+        /// The folder's node.
         node: NodeId,
     },
-    /// Files that are made in it would be another user's than the node's.
+    /// Files created in it would belong to another user than the node's.
     #[error(
         "{dir} belongs to user {owner}, and this program is run by another one; run it as that user: \
          `sudo -u '#{owner}' holdfast-store …`", dir = dir.display()
@@ -141,7 +141,7 @@ pub enum StorageError {
         /// Its owner's user id.
         owner: u32,
     },
-    /// There is a log with entries or a vote in it, and no identity.
+    /// The folder has a log with entries or a vote, but no identity.
     #[error(
         "{dir} holds a node's log, but its identity.json is missing: {advice}",
         dir = dir.display(), advice = Advice::RestoreFile
@@ -150,8 +150,7 @@ pub enum StorageError {
         /// The data folder.
         dir: PathBuf,
     },
-    /// The two copies of the identity differ: the folder was put together from
-    /// parts of two.
+    /// The two copies of the identity differ: the folder mixes parts of two.
     #[error(
         "identity.json in {dir} says {file}, the log says {log}: the folder is put together from \
          two; {advice}", dir = dir.display(), advice = Advice::RestoreFile
@@ -177,7 +176,7 @@ pub enum StorageError {
         /// The highest that this version reads.
         known: u32,
     },
-    /// The writer stopped before it could answer.
+    /// The writer stopped before it answered.
     #[error("the log writer has stopped")]
     Stopped,
 }
@@ -188,8 +187,8 @@ impl StorageError {
         StorageError::Damaged { file: file.into(), what: what.into(), advice: Advice::NewNode }
     }
 
-    /// What an operating system error means; to be used as
-    /// `map_err(StorageError::io(path, "reading it"))`.
+    /// Converts an operating system error; used as `map_err(StorageError::io(path,
+    /// "reading it"))`.
     pub fn io(
         file: impl Into<PathBuf>,
         doing: &'static str,
@@ -202,7 +201,7 @@ impl StorageError {
         }
     }
 
-    /// Whether bytes are not what was written: reading them again changes nothing.
+    /// Whether bytes are damaged: reading them again changes nothing.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -212,7 +211,7 @@ impl StorageError {
         )
     }
 
-    /// What is wrong, without what to do about it at a start.
+    /// The error without its advice for a start.
     pub fn what(&self) -> String {
         match self {
             StorageError::Damaged { file, what, .. } => format!("{}: {what}", file.display()),
@@ -220,7 +219,7 @@ impl StorageError {
         }
     }
 
-    /// The file or folder it is about, if it is about one.
+    /// The file or folder concerned, if any.
     pub fn file(&self) -> Option<&Path> {
         use StorageError as E;
         match self {
@@ -241,7 +240,7 @@ impl StorageError {
     }
 }
 
-/// The typed error that travelled inside an [`io::Error`], if one did.
+/// The typed error inside an [`io::Error`], if there is one.
 fn unwrapped(error: io::Error) -> Result<StorageError, io::Error> {
     error.downcast::<StorageError>()
 }
@@ -250,7 +249,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The consensus library wants [`io::Error`]; the typed one travels inside.
+/// The consensus library wants [`io::Error`]; the typed one is inside.
 impl From<StorageError> for io::Error {
     fn from(error: StorageError) -> io::Error {
         io::Error::other(error)

@@ -1,4 +1,4 @@
-//! The data folder: opened, checked and put together at each start.
+//! The data folder: opened and checked at each start.
 //!
 //! ```text
 //! DIR/lock             held by the process that uses the folder
@@ -36,17 +36,17 @@ const LOCK: &str = "lock";
 const WATERMARK: &str = "watermark";
 const LOG: &str = "log";
 const SNAPSHOTS: &str = "snapshots";
-/// What a simulated disk is called.
+/// Name of a simulated disk in errors.
 const MEMORY: &str = "memory";
-/// What may lie in a folder that is not Holdfast's yet: what a creation that
-/// was cut short leaves, and what a fresh file system has.
+/// What may be in a folder that is not Holdfast's yet: remains of an interrupted
+/// creation, and what a fresh file system has.
 const KNOWN: [&str; 7] =
     [LOCK, WATERMARK, LOG, SNAPSHOTS, identity::FILE, "identity.json.new", "lost+found"];
 
 /// How a data folder is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The cluster that the folder must belong to; none = whichever it says.
+    /// The cluster that the folder must belong to; none = any.
     pub cluster_id: Option<String>,
     /// How snapshots are made.
     pub snapshots: SnapshotOptions,
@@ -54,7 +54,7 @@ pub struct Options {
     pub stats: Arc<WriteStats>,
 }
 
-/// What a data folder turned out to be.
+/// State of a data folder.
 pub enum Opened {
     /// Nothing was stored here before.
     Empty(EmptyStorage),
@@ -62,7 +62,7 @@ pub enum Opened {
     Existing(Storage),
 }
 
-/// A folder that is locked and ready to become a node's.
+/// A locked folder, ready for a node.
 pub struct EmptyStorage {
     place: EmptyPlace,
     node_id: NodeId,
@@ -79,8 +79,8 @@ pub struct Storage {
     identity: Identity,
     log: LogStore,
     snapshots: SnapshotStore,
-    /// None on a simulated disk. Dropped last: nobody else may come in while
-    /// anything is open.
+    /// None on a simulated disk. Dropped last: the lock is held while anything is
+    /// open.
     folder: Option<Folder>,
 }
 
@@ -152,8 +152,8 @@ impl Folder {
         }
     }
 
-    /// Without an identity: fine if nothing was ever stored, or if the
-    /// creation of the folder was cut short.
+    /// Without an identity: fine if nothing was ever stored, or if the creation of
+    /// the folder was interrupted.
     fn refuse_orphans(&self) -> Result<(), StorageError> {
         let orphan = || StorageError::IdentityMissing { dir: self.dir.clone() };
         if Directory::open(&self.path(SNAPSHOTS))?.has_any()? {
@@ -255,7 +255,7 @@ impl Storage {
         Ok(Opened::Existing(Storage { identity, log, snapshots, folder: None }))
     }
 
-    /// Whose folder it is.
+    /// The folder's identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -276,8 +276,7 @@ impl Storage {
         self.snapshots.clone()
     }
 
-    /// The state of the newest snapshot, ready to apply what the log has
-    /// behind it.
+    /// The state of the newest snapshot, ready to apply what the log has after it.
     pub async fn state_machine(
         &self,
         sink: Arc<dyn EffectSink>,
@@ -306,14 +305,14 @@ impl Storage {
         Ok(())
     }
 
-    /// Finishes what is queued, closes the database and gives the folder back.
+    /// Finishes what is queued, closes the database and unlocks the folder.
     pub async fn close(self) {
         self.log.close().await;
     }
 }
 
 impl EmptyStorage {
-    /// Where blocking work on it is done.
+    /// Where its blocking work runs.
     pub fn offload(&self) -> Offload {
         self.options.snapshots.offload
     }
@@ -323,8 +322,8 @@ impl EmptyStorage {
         self.create_with(cluster_id, |_| Ok(()))
     }
 
-    /// Makes the folder this node's, with a snapshot in it: cut short, it is
-    /// nobody's, and refused. Blocks for long.
+    /// Makes the folder this node's, with a snapshot in it: if interrupted, the
+    /// folder has no owner and is refused. Blocks for long.
     pub fn create_from(
         self,
         cluster_id: String,
@@ -393,7 +392,7 @@ fn check_owner(
 }
 
 /// Compares the two copies of the identity, and finishes a change that was
-/// cut short between them.
+/// interrupted between them.
 fn settle_identity(
     dir: &Path,
     identity: &mut Identity,
@@ -423,7 +422,7 @@ fn settle_identity(
     Ok(())
 }
 
-/// Refuses parts that are whole each and do not fit together.
+/// Refuses parts that are valid each but do not fit together.
 fn check_together(
     dir: &Path,
     identity: &Identity,

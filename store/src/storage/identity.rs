@@ -1,8 +1,8 @@
-//! Who a data folder belongs to: written once, checked at every start.
+//! Identity of a data folder: written once, checked at every start.
 //!
-//! The identity is stored twice: in `identity.json`, for people and because it is
-//! readable without the database, and in the database, because a log that was
-//! moved or restored alone must not pass for another node's.
+//! The identity is stored twice: in `identity.json`, which people can read
+//! without the database, and in the database, so that a log moved or restored
+//! alone does not pass for another node's.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -19,10 +19,10 @@ use crate::regular_file::read_regular;
 pub const FORMAT: u32 = 1;
 /// Name of the file.
 pub const FILE: &str = "identity.json";
-/// Nobody needs a bigger one.
+/// Longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Who a data folder belongs to.
+/// Identity of a data folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
@@ -32,8 +32,8 @@ pub struct Identity {
     pub cluster_id: String,
     /// The node; an id is used by one disk, once.
     pub node_id: NodeId,
-    /// A random number that tells this folder from any other that was ever
-    /// made for the same node id.
+    /// A random number that differs between all folders ever made for the same node
+    /// id.
     pub generation: u64,
     /// Whether the node has taken part in its cluster. From then on an empty
     /// log means that the log was lost.
@@ -46,7 +46,7 @@ impl Identity {
         Identity { format: FORMAT, cluster_id, node_id, generation, formed: false }
     }
 
-    /// Whether both are the same but for what changes while a folder is in use.
+    /// Whether both are equal in all that does not change while a folder is in use.
     pub fn is_same_folder(&self, other: &Identity) -> bool {
         let Identity { format, cluster_id, node_id, generation, formed: _ } = self;
         *format == other.format
@@ -63,7 +63,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Only the version, to name a later one before stumbling over its fields.
+/// Only the version, to report a later one before failing on its fields.
 #[derive(Deserialize)]
 struct Versioned {
     format: u32,
@@ -94,7 +94,7 @@ pub fn read(dir: &Path) -> Result<Option<Identity>, StorageError> {
     serde_json::from_slice(&text).map(Some).map_err(|error| damaged(error.to_string()))
 }
 
-/// Writes the file so that a crash leaves the old one or the new one.
+/// Writes the file atomically: a crash leaves the old or the new one.
 pub fn write(dir: &Path, identity: &Identity) -> Result<(), StorageError> {
     let path = dir.join(FILE);
     let replace = || -> io::Result<()> {

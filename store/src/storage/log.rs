@@ -28,11 +28,11 @@ use crate::raft::types::{LogId, RaftEntry, RaftPayload, TypeConfig, Vote};
 /// Bytes of entries handed to replication at once, unless one entry alone is
 /// bigger.
 pub const REPLICATE_BYTES_MAX: usize = 4 << 20;
-/// What an entry counts for beside its commands.
+/// Bytes that an entry counts for besides its commands.
 const ENTRY_BYTES: usize = 64;
 
-/// A handle to the log; cloning is cheap. When the last one goes, the writer
-/// finishes what is queued and ends.
+/// A handle to the log; cloning is cheap. When the last one is dropped, the
+/// writer finishes what is queued and ends.
 #[derive(Clone)]
 pub struct LogStore {
     shared: Arc<Shared>,
@@ -54,10 +54,10 @@ impl Drop for Shared {
     }
 }
 
-/// How much log is kept in memory, for metrics and for deciding on snapshots.
+/// Size of the log in memory, for metrics and for deciding on snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogSize {
-    /// Entries.
+    /// Number of entries.
     pub entries: usize,
     /// Their bytes, roughly.
     pub bytes: usize,
@@ -101,7 +101,7 @@ impl Memory {
         })
     }
 
-    /// What [`Memory::from_image`] makes this of.
+    /// The image from which [`Memory::from_image`] makes this.
     fn image(&self) -> LogImage {
         LogImage {
             entries: self.entries.iter().map(LogRecord::from).collect(),
@@ -138,8 +138,8 @@ impl Memory {
     fn append(&mut self, entries: Vec<RaftEntry>) -> Result<(), io::Error> {
         for entry in entries {
             let (index, next) = (entry.log_id.index, self.next());
-            // Where an empty log begins is the library's business; that it
-            // begins behind what was purged is checked when it is loaded.
+            // Where an empty log begins is up to the library; that it begins after what was
+            // purged is checked when it is loaded.
             let begins = self.entries.is_empty() && index > next;
             if index != next && !begins {
                 return Err(io::Error::other(format!("entry {index} where {next} belongs")));
@@ -164,7 +164,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes out entries up to `upto`; none if that was purged before.
+    /// Removes entries up to `upto`; none if they were purged before.
     fn purge(&mut self, upto: LogId) -> Option<Vec<RaftEntry>> {
         if self.purged.is_some_and(|purged| purged.index >= upto.index) {
             return None;
@@ -197,14 +197,14 @@ impl LogStore {
         Ok(LogStore { shared: Arc::new(shared) })
     }
 
-    /// Becomes `Some` when a write fails, and stays so. The node must exit
-    /// then: what its disk holds is not known any more.
+    /// Becomes `Some` when a write fails, and stays so. The node must exit then: the
+    /// contents of its disk are uncertain.
     pub fn failure(&self) -> watch::Receiver<Option<StorageError>> {
         self.shared.queue.failure()
     }
 
-    /// Finishes what is queued, ends the writer and closes the backend.
-    /// Whatever is written afterwards is refused.
+    /// Finishes what is queued, ends the writer and closes the backend. Later writes
+    /// are refused.
     pub async fn close(&self) {
         self.shared.queue.close();
         self.shared.queue.ended().await;
@@ -219,22 +219,22 @@ impl LogStore {
     /// Gives back the disk space of entries that are gone.
     pub async fn reclaim(&self) {
         if let Some(reclaimer) = self.shared.reclaimer.clone() {
-            // A panic there is none of the log's writer: the space stays taken.
+            // A panic there does not concern the log's writer: the space stays taken.
             drop(tokio::task::spawn_blocking(move || reclaimer()).await);
         }
     }
 
-    /// Reads again what lies on the disk, see [`Checker`]. Blocks.
+    /// Reads the disk again, see [`Checker`]. Blocks.
     pub fn check(&self) -> Result<(), StorageError> {
         self.shared.checker.as_ref().map_or(Ok(()), |check| check())
     }
 
-    /// Writes what is in memory anew, in place of what lies on the disk.
+    /// Writes everything in memory anew, in place of what is on disk.
     pub async fn rewrite(&self) -> Result<(), StorageError> {
         let (reply, done) = oneshot::channel();
         {
-            // An entry comes into memory before it is queued. Held until this is queued,
-            // so that none is written before it and missing in it.
+            // An entry comes into memory before it is queued. The lock is held until this is
+            // queued, so that no entry is written before it but missing in it.
             let memory = self.shared.memory.read();
             let operations = vec![Operation::Rewrite(Box::new(memory.image()))];
             let (bytes, done) = (memory.bytes, Done::Reply(reply));
@@ -259,7 +259,7 @@ impl LogStore {
         self.shared.memory.read().last_id().map(|id| id.index)
     }
 
-    /// For how long the disk has been at the write that it is at now.
+    /// How long the disk has been busy with the present write.
     pub fn writes_for(&self) -> Option<Duration> {
         self.shared.queue.writes_for()
     }
@@ -269,12 +269,12 @@ impl LogStore {
         &self.shared.stats
     }
 
-    /// What this node remembers of other nodes' logs.
+    /// How far other nodes' logs were seen to reach.
     pub fn witnesses(&self) -> WitnessStore {
         WitnessStore { log: self.clone() }
     }
 
-    /// Writes the copy of the identity that lies beside the log.
+    /// Writes the log's copy of the identity.
     pub(super) async fn save_identity(&self, identity: Identity) -> Result<(), StorageError> {
         self.shared.memory.write().identity = Some(identity.clone());
         self.shared.queue.write(vec![Operation::Identity(identity)], true).await
@@ -289,12 +289,12 @@ pub struct WitnessStore {
 }
 
 impl WitnessStore {
-    /// All that is remembered.
+    /// Records of all nodes.
     pub fn load(&self) -> BTreeMap<NodeId, WitnessRecord> {
         self.log.shared.memory.read().witnesses.clone()
     }
 
-    /// Remembers one. Returns at once, and fails if the log has failed.
+    /// Saves one node's record. Returns at once, and fails if the log has failed.
     pub fn save(&self, node: NodeId, witness: WitnessRecord) -> Result<(), StorageError> {
         let shared = &self.log.shared;
         if let Some(error) = shared.queue.failed() {
@@ -389,7 +389,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let entries: Vec<RaftEntry> = entries.into_iter().collect();
         let bytes = entries.iter().map(entry_bytes).sum();
         let operations = entries.iter().map(LogRecord::from).map(Operation::Append).collect();
-        // A follower has nothing else to do for them; a leader sends its own entries to the
+        // A follower has no other work for them; a leader sends its own entries to the
         // others while its disk works.
         let leader = entries.last().map(|entry| entry.log_id.leader_id.node_id);
         let follows = leader.zip(self.shared.node).is_some_and(|(leader, me)| leader != me);
@@ -412,8 +412,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         Ok(self.shared.queue.write(vec![Operation::Truncate { from }], true).await?)
     }
 
-    /// Does not wait for the disk: a purge that a crash undoes leaves more
-    /// log than needed, which harms nobody.
+    /// Does not wait for the disk: a purge undone by a crash leaves more log than
+    /// needed, which does no harm.
     async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
         let Some(garbage) = self.shared.memory.write().purge(upto) else {
             return Ok(());

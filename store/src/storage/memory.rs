@@ -23,17 +23,17 @@ pub struct MemoryDisk(Arc<Mutex<Disk>>);
 #[derive(Default)]
 struct Disk {
     durable: LogImage,
-    /// Written and not synced, in order.
+    /// Written but not synced, in order.
     pending: Vec<Operation>,
     snapshots: BTreeMap<String, Arc<Vec<u8>>>,
     /// Syncs do nothing.
     lies: bool,
-    /// What writes come to, and whether one did.
+    /// The result of writes, and whether one has failed.
     fails: Option<io::ErrorKind>,
     has_failed: bool,
-    /// What of the log a checksum does not fit.
+    /// The part of the log with a bad checksum.
     damage: Option<String>,
-    /// Counts openings: a process that was killed cannot write any more.
+    /// Counts openings: a killed process cannot write any more.
     epoch: u64,
 }
 
@@ -51,24 +51,24 @@ impl MemoryDisk {
         MemoryDisk::default()
     }
 
-    /// Makes syncs do nothing from now on: what a disk does that acknowledges
-    /// what it only holds in a volatile cache.
+    /// Makes syncs do nothing from now on, like a disk that acknowledges what it
+    /// holds only in a volatile cache.
     pub fn lie_about_syncs(&self) {
         self.0.lock().lies = true;
     }
 
-    /// From now on writes fail like this, or succeed again.
+    /// From now on writes fail with this error, or succeed again.
     pub fn fail_writes(&self, how: Option<io::ErrorKind>) {
         self.0.lock().fails = how;
     }
 
-    /// Whether a write ever failed by [`MemoryDisk::fail_writes`].
+    /// Whether a write has failed by [`MemoryDisk::fail_writes`].
     pub fn has_failed(&self) -> bool {
         self.0.lock().has_failed
     }
 
-    /// One bit of what is stored flips; says of what. The log is no bytes here, so
-    /// that its checksum is said not to fit.
+    /// Flips one bit of the stored data and says where. The log is not stored as
+    /// bytes here, so its checksum is marked bad instead.
     pub fn flip(&self, bit: u64) -> String {
         let mut disk = self.0.lock();
         let snapshot = disk.snapshots.iter().next_back();
@@ -87,22 +87,22 @@ impl MemoryDisk {
         }
     }
 
-    /// The process that had the disk open is gone: it cannot write any more, and
-    /// what it wrote stays.
+    /// Kills the process that had the disk open: it cannot write any more, and what
+    /// it wrote stays.
     pub fn kill(&self) {
         self.0.lock().epoch += 1;
     }
 
-    /// Power goes: what was not synced is lost, and whoever had the disk open
-    /// cannot write to it any more.
+    /// Power failure: what was not synced is lost, and processes that had the disk
+    /// open cannot write to it any more.
     pub fn crash(&self) {
         let mut disk = self.0.lock();
         disk.pending.clear();
         disk.epoch += 1;
     }
 
-    /// As [`MemoryDisk::crash`], but the first few of the operations that were
-    /// not synced have reached the medium: `kept` says how many of so many.
+    /// As [`MemoryDisk::crash`], but the first few unsynced operations have reached
+    /// the medium: `kept` gets their number and returns how many are kept.
     pub fn crash_keeping(&self, kept: impl FnOnce(usize) -> usize) {
         {
             let mut disk = self.0.lock();
@@ -113,15 +113,14 @@ impl MemoryDisk {
         self.crash();
     }
 
-    /// All that was written reaches the medium, as it does sooner or later
-    /// without a sync too.
+    /// All writes reach the medium, as happens sooner or later without a sync too.
     pub fn settle(&self) {
         let mut disk = self.0.lock();
         let Disk { durable, pending, .. } = &mut *disk;
         pending.drain(..).for_each(|operation| durable.apply(operation));
     }
 
-    /// What a reader of the log would find: all that was written.
+    /// What a reader of the log would find: all writes.
     pub fn image(&self) -> LogImage {
         self.image_from(0)
     }
@@ -155,7 +154,7 @@ impl MemoryDisk {
 }
 
 impl LogImage {
-    /// What the image is after an operation.
+    /// The image after an operation.
     pub fn apply(&mut self, operation: Operation) {
         match operation {
             Operation::Append(entry) => self.entries.push(entry),

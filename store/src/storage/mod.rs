@@ -1,5 +1,5 @@
-//! What a node keeps on disk: its log and vote, its newest snapshot, and
-//! whose disk it is.
+//! What a node keeps on disk: its log and vote, its newest snapshot, and its
+//! identity.
 //!
 //! Entry point: [`Storage::open`], which locks and checks a data folder and
 //! hands out the parts: [`Storage::log`] and [`Storage::state_machine`] for
@@ -7,32 +7,32 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`folder`] | the data folder, put together and checked at each start |
-//! | [`identity`] | whose folder it is |
+//! | [`folder`] | the data folder, opened and checked at each start |
+//! | [`identity`] | the identity of a folder |
 //! | [`log`] | the Raft log in memory, as the consensus library sees it |
-//! | [`writer`] | the one writer behind it: group commit |
-//! | [`backend`] | the seam between log and disk |
+//! | [`writer`] | its one writer: group commit |
+//! | [`backend`] | the interface between log and disk |
 //! | [`rocks`], [`wal`], [`watermark`] | the disk in production |
 //! | [`memory`] | the disk in a simulation |
 //! | [`seal`] | checksum and version around each record |
 //! | [`snapshot`] | snapshots: format, folder, sending and receiving |
 //! | [`state`] | the state machine, as the consensus library sees it |
-//! | [`survey`] | all of a folder, while no node uses it |
-//! | [`calendar`] | the calendar's time, for headers of files |
-//! | [`offload`] | where blocking work is done |
+//! | [`survey`] | reads a whole folder while no node uses it |
+//! | [`calendar`] | wall-clock time, for headers of files |
+//! | [`offload`] | runs blocking work |
 //! | [`stats`] | counters of the writer |
-//! | [`error`] | what can go wrong, and what to do about it |
+//! | [`error`] | errors, and what to do about them |
 //!
 //! # Architecture invariants
 //!
 //! * Nothing is acknowledged before it is on the disk, and all writes of the
 //!   log go through one queue.
-//! * After a failed write nothing more is written: the node exits, loudly.
-//! * Nothing that was acknowledged disappears in silence: what comes back from
-//!   the disk is checked to the last byte and against the watermark, and a
-//!   node in doubt refuses to start.
+//! * After a failed write nothing more is written: the node exits with an error.
+//! * Nothing that was acknowledged disappears silently: what is read from the
+//!   disk is checked to the last byte and against the watermark, and a node in
+//!   doubt refuses to start.
 //! * The log is purged only up to what a durable snapshot covers.
-//! * RocksDB is named in [`rocks`] alone.
+//! * RocksDB is named only in [`rocks`].
 
 pub mod backend;
 pub mod calendar;

@@ -1,14 +1,14 @@
-//! Work that would block or starve the async runtime, done elsewhere.
+//! Runs work that would block or starve the async runtime elsewhere.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::error::StorageError;
 
-/// How nice a thread is that encodes a snapshot: everybody else goes first.
+/// Nice value of a thread that encodes a snapshot: all others go first.
 const NICE: i32 = 10;
 
-/// Where blocking work is done.
+/// Where blocking work runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Offload {
     /// On other threads. For production.
@@ -18,8 +18,8 @@ pub enum Offload {
     Inline,
 }
 
-/// Does work that takes long for a task: where another thread can take over,
-/// it goes on with the other tasks meanwhile.
+/// Does work that takes long for a task: where another thread can take over, it
+/// runs the other tasks during it.
 pub fn at_length<T>(work: impl FnOnce() -> T) -> T {
     if may_block() { tokio::task::block_in_place(work) } else { work() }
 }
@@ -61,7 +61,7 @@ impl Offload {
                 if let Err(error) = rustix::process::nice(NICE) {
                     tracing::debug!(%error, "the snapshot thread keeps its priority");
                 }
-                // Nobody left to tell: the node is shutting down.
+                // The caller is gone: the node is shutting down.
                 drop(answer.send(work()));
             })
             .map_err(StorageError::io("snapshots", "starting a thread"))?;

@@ -6,23 +6,23 @@
 //! | `vote`, `committed`, `purged`, `identity` | sealed records |
 //! | `witness/` + node id, big-endian u64 | a sealed [`WitnessRecord`] |
 //!
-//! All keys live in one column family, on purpose: several are flushed one by
-//! one, and the loss of the last of these steps would take back, say, a vote
-//! without taking back the entries, which the following check could not see.
+//! All keys are in one column family, on purpose: several are flushed one by one,
+//! and losing the last of these flushes could undo a vote but not the entries,
+//! which the following check could not see.
 //!
-//! RocksDB's write-ahead log alone cannot tell a torn tail, which a crash
-//! leaves and which was never acknowledged, from a tail that was acknowledged
-//! and then damaged or cut off: it drops both in silence. So after each synced
-//! write the database's sequence number goes into a small file, the
-//! [watermark](super::watermark). A database that comes back with less than its
-//! watermark has lost what was acknowledged, and the node refuses to start.
-//! The check runs on a read-only view, because opening for writing replaces
-//! the files that somebody may want to look at or repair.
+//! RocksDB's write-ahead log alone cannot tell a torn tail, which a crash leaves
+//! and which was never acknowledged, from a tail that was acknowledged and then
+//! damaged or cut off: it drops both silently. So after each synced write the
+//! database's sequence number goes into a small file, the
+//! [watermark](super::watermark). A database that holds less than its watermark
+//! has lost acknowledged data, and the node refuses to start. The check runs on a
+//! read-only view, because opening for writing replaces the files that an
+//! operator may want to inspect or repair.
 //!
 //! A database that is found damaged while the node runs is written anew from
-//! memory: into a folder beside it, then in its place, with a watermark of its
-//! own. Once the new watermark has its name the new database counts; what a
-//! crash cuts short behind that is finished by [`RocksLog::settle`].
+//! memory: into another folder, then moved to its place, with its own watermark.
+//! Once the new watermark has its name the new database counts;
+//! [`RocksLog::settle`] finishes what a crash interrupts after that.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -52,19 +52,19 @@ const PURGED: &[u8] = b"purged";
 const IDENTITY: &[u8] = b"identity";
 const WITNESS: &[u8] = b"witness/";
 
-/// Memory for what is not in a sorted file yet, and the size of such
-/// a file. A write-ahead log stays until its buffer is in a sorted file.
+/// Memory for data not yet in a sorted file, and the size of such a file. A
+/// write-ahead log stays until its buffer is in a sorted file.
 const BUFFER_BYTES: usize = 8 << 20;
 const BUFFERS_MAX: i32 = 3;
-/// RocksDB's own text logs.
+/// Size and number of RocksDB's own text logs.
 const TEXT_LOG_BYTES_MAX: usize = 1 << 20;
 const TEXT_LOGS_MAX: usize = 4;
 const MANIFEST_BYTES_MAX: usize = 1 << 20;
-/// What a whole read of the log asks the disk for at once.
+/// Bytes of one disk read during a whole read of the log.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
-/// What is added to the names of a database and a watermark that are to take the
-/// place of others, and to that of the watermark until the database is whole.
+/// Suffixes of the names of a database and a watermark that are to replace
+/// others, and of the watermark until the database is complete.
 const NEW: &str = "new";
 const PART: &str = "part";
 /// Bytes of entries in one write of a log that is written anew.
@@ -72,15 +72,15 @@ const REWRITE_BYTES: usize = 4 << 20;
 
 /// The log in a RocksDB database.
 pub struct RocksLog {
-    /// None only while another database takes its place.
+    /// None only while the database is being replaced.
     db: Option<Arc<DB>>,
     dir: PathBuf,
     watermark: Watermark,
-    /// Held while space is given back: that uses the database, too.
+    /// Held while space is reclaimed: that uses the database, too.
     reclaiming: Arc<Mutex<()>>,
 }
 
-/// A database, to be read.
+/// A read-only database.
 struct View<'a> {
     db: &'a DB,
     dir: &'a Path,
@@ -96,8 +96,8 @@ fn number_of(prefix: &[u8], key: &[u8]) -> Option<u64> {
 
 fn options() -> Options {
     let mut options = Options::default();
-    // Stops at the first record that is not whole; the watermark then tells
-    // whether anything acknowledged lay behind it.
+    // Stops at the first incomplete record; the watermark then tells whether anything
+    // acknowledged came after it.
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     options.set_track_and_verify_wals_in_manifest(true);
     options.set_paranoid_checks(true);
@@ -124,15 +124,15 @@ impl RocksLog {
         RocksLog::open_with(&options, dir, watermark)
     }
 
-    /// Opens an existing database, and refuses one that has lost something.
+    /// Opens an existing database, and refuses one that has lost data.
     pub fn open(dir: &Path, watermark: &Path) -> Result<RocksLog, StorageError> {
         let watermark = Watermark::open(watermark)?;
         check_nothing_lost(dir, &watermark)?;
         RocksLog::open_with(&options(), dir, watermark)
     }
 
-    /// Finishes what a crash cut short while a database was put in place of another, and
-    /// deletes one that was never whole.
+    /// Finishes a replacement of the database that a crash interrupted, and deletes
+    /// one that was never complete.
     pub fn settle(dir: &Path, watermark: &Path) -> Result<(), StorageError> {
         replace(dir, watermark)
             .map_err(StorageError::io(dir, "putting a log in its place that was written anew"))
@@ -152,7 +152,7 @@ impl RocksLog {
         self.db.as_deref().ok_or(StorageError::Stopped)
     }
 
-    /// Puts a database with just this in place of what is there.
+    /// Replaces the database with one that holds just this.
     fn rewrite(&mut self, image: LogImage) -> Result<(), StorageError> {
         let (dir, watermark) = (self.dir.clone(), self.watermark.path().to_owned());
         let failed = |error| StorageError::io(&dir, "writing the log anew")(error);
@@ -174,7 +174,7 @@ impl RocksLog {
         drop(new);
         fs::rename(&part, watermark.with_extension(NEW)).map_err(failed)?;
         dir.parent().map_or(Ok(()), sync_dir).map_err(failed)?;
-        // Nobody uses the old one any more, least of all the folder that it lies in.
+        // The old one is not used any more.
         let reclaiming = Arc::clone(&self.reclaiming);
         let _reclaimed = reclaiming.lock();
         self.db = None;
@@ -244,7 +244,7 @@ impl View<'_> {
         })
     }
 
-    /// All but the entries, and where those begin.
+    /// All but the entries, and the index where those begin.
     fn frame(&self) -> Result<(LogImage, u64), StorageError> {
         let mut witnesses = BTreeMap::new();
         self.each(WITNESS, 0, |node, witness: WitnessRecord| {
@@ -273,7 +273,7 @@ impl View<'_> {
         Ok(image)
     }
 
-    /// As [`View::load`], without holding all of it at once.
+    /// As [`View::load`], without holding everything in memory at once.
     fn check(&self) -> Result<(), StorageError> {
         let (image, mut next) = self.frame()?;
         if image.identity.is_none() {
@@ -384,31 +384,31 @@ fn replace(dir: &Path, watermark: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Looks whether a database that somebody writes to could be opened again with all
-/// that was made durable.
+/// Checks whether a database in use could be opened again with everything that
+/// was made durable.
 fn check_in_use(dir: &Path, watermark: &Path) -> Result<(), StorageError> {
-    // Read first: what is written meanwhile only adds to it.
+    // Read first: later writes only add to it.
     let watermark = Watermark::open(watermark)?;
     if !hanging(dir, &watermark)?.is_empty() {
-        // The end of a write that is under way.
+        // The end of a write under way.
         return Ok(());
     }
-    // The disk is asked, and not what the system remembers of it, where that can be had.
+    // Read from the disk, not from the page cache, where possible.
     let mut direct = options();
     direct.set_use_direct_reads(true);
     let db = view_of(&direct, dir, &watermark).or_else(|_| view_of(&options(), dir, &watermark))?;
     View { db: &db, dir }.check()
 }
 
-/// A write-ahead log, and what of it is whole.
+/// A write-ahead log, and how much of it is complete.
 struct Hanging {
     path: PathBuf,
     whole: usize,
 }
 
-/// Looks for what RocksDB's reader would hang on. In its list of files it is
-/// damage; in a write-ahead log it is damage too, unless all that was made
-/// durable lies before it: then it is the rest of a torn write.
+/// Looks for records on which RocksDB's reader would hang. In its list of files
+/// they are damage; in a write-ahead log they are damage too, unless everything
+/// durable comes before them: then they are the rest of a torn write.
 fn hanging(dir: &Path, watermark: &Watermark) -> Result<Vec<Hanging>, StorageError> {
     let (mut sequence, mut hanging) = (0, Vec::new());
     for path in log_files(dir).map_err(StorageError::io(dir, "listing the database"))? {
@@ -430,7 +430,7 @@ fn hanging(dir: &Path, watermark: &Watermark) -> Result<Vec<Hanging>, StorageErr
     Ok(hanging)
 }
 
-/// The write-ahead logs, oldest first, and the list of files that is in use.
+/// The write-ahead logs, oldest first, and the list of files in use.
 fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let current = fs::read_to_string(dir.join("CURRENT")).unwrap_or_default();
     let mut files = Vec::new();
@@ -446,7 +446,8 @@ fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Compares a database with its watermark, once the rest of torn writes is cut off.
+/// Compares a database with its watermark, after cutting off the rest of torn
+/// writes.
 fn check_nothing_lost(dir: &Path, watermark: &Watermark) -> Result<(), StorageError> {
     for Hanging { path, whole } in hanging(dir, watermark)? {
         File::options()
@@ -458,7 +459,7 @@ fn check_nothing_lost(dir: &Path, watermark: &Watermark) -> Result<(), StorageEr
     view_of(&options(), dir, watermark).map(drop)
 }
 
-/// Opens a database to read it, and compares it with its watermark.
+/// Opens a database read-only, and compares it with its watermark.
 fn view_of(options: &Options, dir: &Path, watermark: &Watermark) -> Result<DB, StorageError> {
     let db =
         DB::open_for_read_only(options, dir, false).map_err(|error| opening_failed(dir, &error))?;
@@ -473,7 +474,7 @@ fn view_of(options: &Options, dir: &Path, watermark: &Watermark) -> Result<DB, S
     Err(StorageError::damaged(newest_wal(dir).unwrap_or_else(|| dir.to_owned()), what))
 }
 
-/// The write-ahead log in which a lost tail would have been.
+/// The write-ahead log that would have held a lost tail.
 fn newest_wal(dir: &Path) -> Option<PathBuf> {
     let files = fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     files.filter(|path| path.extension().is_some_and(|e| e == "log")).max()
@@ -486,11 +487,11 @@ fn named_file(dir: &Path, message: &str) -> PathBuf {
     let is_file = |name: &&str| {
         name.ends_with(".sst") || name.ends_with(".log") || name.starts_with("MANIFEST-")
     };
-    // Later words are nearer to the cause.
+    // Later words are closer to the cause.
     names.rfind(is_file).map_or_else(|| dir.to_owned(), |name| dir.join(name))
 }
 
-/// A failure while the database is opened: what is not there is damage too.
+/// A failure to open the database: a missing file is damage too.
 fn opening_failed(dir: &Path, error: &rocksdb::Error) -> StorageError {
     let missing = error.as_ref().contains("No such file or directory")
         || error.kind() == ErrorKind::InvalidArgument;
@@ -504,7 +505,7 @@ fn reading_failed(dir: &Path, error: &rocksdb::Error) -> StorageError {
     failed(dir, "reading the log", error)
 }
 
-/// What RocksDB's error means; it has no codes, only texts.
+/// Classifies RocksDB's error; it has no codes, only texts.
 fn failed(dir: &Path, doing: &'static str, error: &rocksdb::Error) -> StorageError {
     let message = error.as_ref();
     if message.contains("No space left on device") || message.contains("Disk quota exceeded") {

@@ -6,8 +6,7 @@
 //! offset 5..    body: MessagePack, see `raft::record`
 //! ```
 //!
-//! The key goes into the checksum, so that a record that turns up under
-//! another key is damage too.
+//! The checksum covers the key, so that a record under a wrong key is damage too.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,13 +22,13 @@ pub enum SealError {
     /// Shorter than its header.
     #[error("a record of {0} bytes is shorter than its header")]
     Short(usize),
-    /// Not the bytes that were written, or not at this place.
+    /// The bytes differ from what was written, or are in the wrong place.
     #[error("a record's checksum does not match")]
     Checksum,
     /// Written by a later version.
     #[error("a record has format {0}, this version reads up to {known}", known = record::FORMAT)]
     Format(u8),
-    /// The checksum is right and the body is not.
+    /// The checksum is right but the body is invalid.
     #[error(transparent)]
     Record(#[from] record::RecordError),
 }

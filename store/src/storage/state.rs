@@ -25,13 +25,13 @@ use crate::raft::types::{
 const APPLY_CHUNK: usize = 64;
 
 /// Time after which no further entry is applied under that lock: then readers
-/// have their turn, and whatever else this thread has to do, heartbeats among it.
+/// have their turn, and the thread's other work, such as heartbeats.
 const APPLY_TIME: Duration = Duration::from_millis(5);
 
 /// Bytes of entries whose applying may take long.
 const LONG_BYTES_MIN: usize = 256 * 1024;
 
-/// Whoever performs what applying entries asks for.
+/// Performs what applying entries asks for.
 pub trait EffectSink: Send + Sync + 'static {
     /// Effects of entries, in log order. Called outside the lock, before the
     /// next entries are applied; must not block.
@@ -41,7 +41,7 @@ pub trait EffectSink: Send + Sync + 'static {
     fn installed(&self);
 }
 
-/// The state, and how far it got; one image.
+/// The state and the last entry in it; one image.
 #[derive(Clone, Default)]
 pub struct AppliedState {
     /// The state.
@@ -54,7 +54,7 @@ pub struct AppliedState {
 
 impl AppliedState {
     /// Term and node of the leader that made the last entry in it. A term may have
-    /// one leader behind the other.
+    /// one leader after another.
     pub fn leader(&self) -> Option<(u64, u64)> {
         self.last.as_ref().map(|id| (id.leader_id.term, id.leader_id.node_id))
     }
@@ -67,7 +67,7 @@ impl AppliedState {
     }
 }
 
-/// The state as everybody reads it.
+/// The state that all readers use.
 pub type SharedState = Arc<RwLock<AppliedState>>;
 
 /// Applies committed entries, makes and installs snapshots.
@@ -85,9 +85,9 @@ fn decode(file: &SnapshotFile) -> Result<AppliedState, StorageError> {
 }
 
 impl StateMachine {
-    /// The state of the newest snapshot. If that is damaged and the log still
-    /// holds everything, the snapshot is set aside and the state begins empty;
-    /// the log fills it again.
+    /// The state of the newest snapshot. If that is damaged and the log still holds
+    /// everything, the snapshot is set aside and the state begins empty; the log
+    /// rebuilds it.
     pub async fn open(
         snapshots: SnapshotStore,
         sink: Arc<dyn EffectSink>,
@@ -105,7 +105,7 @@ impl StateMachine {
         Ok(StateMachine { state: Arc::new(RwLock::new(state)), snapshots, sink })
     }
 
-    /// The state, to be read by anybody at any time.
+    /// The state, readable at any time.
     pub fn state(&self) -> SharedState {
         Arc::clone(&self.state)
     }
@@ -119,9 +119,9 @@ impl StateMachine {
         self.snapshots.offload()
     }
 
-    /// Takes entries off a chunk and applies them under one lock, as many as the
-    /// time allows, then answers. Entries before one that cannot be applied are
-    /// applied and answered all the same.
+    /// Applies entries of a chunk under one lock, as many as the time allows, then
+    /// answers. Entries before one that cannot be applied are applied and answered,
+    /// too.
     fn apply_some(&self, chunk: &mut Chunk) -> Result<(), io::Error> {
         let mut applied = Applied::default();
         let mut state = self.state.write();
@@ -132,8 +132,8 @@ impl StateMachine {
         result
     }
 
-    /// The same for entries that take long, beside what everybody reads: nobody
-    /// waits for the lock meanwhile, or for the thread.
+    /// The same for long entries, on a copy beside the shared state: none waits for
+    /// the lock or the thread.
     fn apply_long(&self, chunk: &mut Chunk) -> Result<(), io::Error> {
         at_length(|| {
             let mut applied = Applied::default();
@@ -169,16 +169,16 @@ impl StateMachine {
 /// Entries to be applied.
 type Chunk = VecDeque<Result<EntryResponder<TypeConfig>, io::Error>>;
 
-/// What entries came to that were applied.
+/// Results of applied entries.
 #[derive(Default)]
 struct Applied {
     effects: Vec<Effect>,
-    /// What takes long to drop.
+    /// Values that take long to drop.
     garbage: Vec<Box<dyn Send>>,
     answers: Vec<Answered>,
 }
 
-/// The answers to an entry's commands, and who hears of them.
+/// The answers to an entry's commands, and their receiver.
 type Answered = (Vec<Answer>, Option<Done>, Option<ApplyResponder<TypeConfig>>);
 
 fn bytes(entry: &RaftEntry) -> usize {
@@ -188,14 +188,14 @@ fn bytes(entry: &RaftEntry) -> usize {
     }
 }
 
-/// What an entry changes.
+/// Changes made by an entry.
 enum Change {
     Nothing,
     Entry(holdfast_api::Entry),
     Membership(StoredMembership),
 }
 
-/// An entry that was read, so that nothing can fail under the lock.
+/// A decoded entry, so that nothing can fail under the lock.
 struct Prepared {
     id: LogId,
     change: Change,
@@ -239,7 +239,7 @@ impl AppliedState {
                 }
                 Err(error) => {
                     unreadable = Err(error);
-                    // What follows is dropped, and whoever waits for it hears so.
+                    // What follows is dropped, and its waiters are notified.
                     chunk.clear();
                 }
             }
@@ -250,8 +250,8 @@ impl AppliedState {
         unreadable
     }
 
-    /// Nothing that was applied under rules which this version does not know is
-    /// told to anybody.
+    /// Nothing applied under rules that this version does not know is sent to
+    /// anybody.
     fn check_level(&self) -> Result<(), io::Error> {
         let Some(level) = self.machine.unsupported_level() else { return Ok(()) };
         Err(io::Error::other(format!(
@@ -344,7 +344,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 }
 
-/// Makes a snapshot of the state as it was when the builder was made.
+/// Makes a snapshot of the state as of the builder's creation.
 pub struct Builder {
     state: Option<AppliedState>,
     snapshots: SnapshotStore,
@@ -360,7 +360,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         // The clone is dropped on that thread too.
         let write = move || snapshots.write(&state.meta(), |out| state.machine.encode(out));
         let file = match self.snapshots.offload().run_slowly(write).await? {
-            // Nothing is lost by it: the log that it would have covered is kept.
+            // This loses nothing: the log that it would have covered is kept.
             Err(error @ StorageError::Full { .. }) => {
                 tracing::warn!(%error, "no snapshot is made; the one before and the log are kept");
                 let nothing = AppliedState::default();

@@ -1,11 +1,11 @@
-//! What the log writer counts, for metrics.
+//! Counters of the log writer, for metrics.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// One batch that was written.
+/// One written batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Written {
     /// Log entries in it.
@@ -35,7 +35,7 @@ pub struct WriteStats {
 }
 
 impl WriteStats {
-    /// Counters which also show each batch to `observer`, for instance to a
+    /// Counters that also pass each batch to `observer`, for instance for a
     /// histogram. It runs on the writer and must not block.
     pub fn observed(observer: impl Fn(&Written) + Send + Sync + 'static) -> Arc<WriteStats> {
         Arc::new(WriteStats { observer: Some(Box::new(observer)), ..WriteStats::default() })

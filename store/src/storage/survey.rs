@@ -1,4 +1,4 @@
-//! Everything in the data folder of a node that is stopped.
+//! Reads everything in the data folder of a stopped node.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -14,9 +14,9 @@ use super::identity::{self, Identity};
 use super::snapshot::{SnapshotFile, SnapshotOptions};
 use crate::raft::record::{LogIdRecord, MembershipRecord, PayloadRecord, SnapshotMetaRecord};
 
-/// A folder that was read and checked, all of it.
+/// A folder, read and checked completely.
 pub struct Survey {
-    /// Whose it is.
+    /// The folder's identity.
     pub identity: Identity,
     /// Its log.
     pub log: LogImage,
@@ -24,9 +24,9 @@ pub struct Survey {
     pub snapshot: Option<(SnapshotMetaRecord, u64)>,
     /// The last membership in it.
     pub membership: MembershipRecord,
-    /// The state behind the last entry in it, acknowledged or not.
+    /// The state after the last entry in it, acknowledged or not.
     pub machine: Machine,
-    /// Held while this is in use, so that no node starts.
+    /// Locked while this is in use, so that no node starts.
     _folder: Folder,
 }
 
@@ -85,7 +85,7 @@ impl Survey {
     }
 }
 
-/// What this build does not obey it must not carry out.
+/// This build must not apply entries of a higher feature level.
 fn check_level(dir: &Path, machine: &Machine) -> Result<(), StorageError> {
     match machine.unsupported_level() {
         Some(found) => {

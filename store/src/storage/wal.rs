@@ -1,10 +1,10 @@
-//! A look at RocksDB's own log files before RocksDB reads them.
+//! Checks RocksDB's own log files before RocksDB reads them.
 //!
 //! RocksDB's reader loops for ever on a record whose type is one of those that
-//! recycled files have, in a file that did not begin with one (seen with
-//! 11.8.1; facebook/rocksdb issue 13333). We never recycle files, so such a
-//! type is always damage or a torn write; but one flipped bit must be an
-//! error, not a node that hangs at its start.
+//! recycled files have, in a file that did not begin with one (seen with 11.8.1;
+//! facebook/rocksdb issue 13333). We never recycle files, so such a type is
+//! always damage or a torn write. One flipped bit must give an error, not hang
+//! the node at its start.
 //!
 //! The format is the one of RocksDB's wiki, "Write Ahead Log File Format":
 //!
@@ -22,10 +22,10 @@ const FULL: u8 = 1;
 const FIRST: u8 = 2;
 const LAST: u8 = 4;
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scan {
-    /// Bytes up to which all is whole.
+    /// Everything up to this byte is complete.
     pub whole: usize,
     /// The last sequence number in them, if the file is a write-ahead log.
     pub sequence: u64,
@@ -37,7 +37,7 @@ fn is_recycled(kind: u8) -> bool {
     matches!(kind, 5..=8 | 11 | 131)
 }
 
-/// As RocksDB stores checksums, so that a checksum of checksums works.
+/// Masked as RocksDB stores checksums, so that a checksum of checksums works.
 fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -50,8 +50,7 @@ struct Record<'a> {
     rest: &'a [u8],
 }
 
-/// The record at the beginning of what is left of a block; none if there is
-/// no more.
+/// The record at the beginning of the rest of a block; none if there is no more.
 fn next_record(block: &[u8]) -> Option<Record<'_>> {
     let (header, rest) = block.split_first_chunk::<HEADER_BYTES>()?;
     let [c0, c1, c2, c3, l0, l1, kind] = *header;
@@ -70,7 +69,7 @@ fn sequence_of(data: &[u8]) -> Option<u64> {
     u64::from_le_bytes(*first).checked_add(count.checked_sub(1)?)
 }
 
-/// Walks through a file the way RocksDB does.
+/// Walks a file the way RocksDB does.
 pub fn scan(file: &[u8]) -> Scan {
     let mut scan = Scan::default();
     // The sequence number of a record that spans blocks.

@@ -1,13 +1,13 @@
-//! How much of the log was made durable: a number in a file of its own.
+//! How much of the log was made durable: a number in its own file.
 //!
 //! ```text
 //! offset 0..8    sequence number, little-endian
 //! offset 8..12   crc32c of those 8 bytes, little-endian
 //! ```
 //!
-//! It is raised after each synced write and not synced itself, so it costs
-//! next to nothing. After a killed process it is exact; after a power failure
-//! it may be behind, never ahead.
+//! It is raised after each synced write and not synced itself, so it costs next
+//! to nothing. After a killed process it is exact; after a power failure it may
+//! lag, but is never ahead.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -70,12 +70,12 @@ impl Watermark {
         Ok(Watermark { file, path: path.to_owned(), value })
     }
 
-    /// The number.
+    /// Sequence number up to which the log is durable.
     pub fn value(&self) -> u64 {
         self.value
     }
 
-    /// Where it lies.
+    /// Path of its file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,11 +1,10 @@
 //! The one writer of the log: drains its queue, makes one backend batch with
 //! one synced write of it, then completes the requests in order.
 //!
-//! All writes go through here, so they reach the disk in the order in which
-//! they were asked for. While one batch is being synced the next one gathers:
-//! the busier the node, the more entries share a sync. A follower that is not
-//! busy writes on the thread that appends: what waking threads costs is then a
-//! good part of a put.
+//! All writes go through here, so they reach the disk in the order of the
+//! requests. While one batch is being synced the next one gathers: the busier the
+//! node, the more entries share a sync. A follower that is not busy writes on the
+//! thread that appends: waking threads would be a good part of a put's cost then.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -31,18 +30,18 @@ use crate::raft::types::{RaftEntry, TypeConfig};
 pub const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of entries in one batch, unless one request alone is bigger.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
-/// How long a change that nobody waits for may wait for a batch to ride on.
+/// How long a change without a waiter may wait for a batch to go with.
 const LAZY_DELAY: Duration = Duration::from_millis(20);
-/// A disk that took longer for its last batch is not waited for by a caller.
+/// If the last batch took longer than this, a caller does not wait for the disk.
 const CALLER_WAITS_MAX: Duration = Duration::from_millis(1);
-/// How long whoever drops a log waits for its disk.
+/// How long dropping a log waits for its disk.
 const CLOSING_TIME_MAX: Duration = Duration::from_secs(5);
-/// Batches that follow each other more closely are gathered by the writer.
+/// Closer batches are gathered by the writer.
 const CALLER_QUIET_MIN: Duration = Duration::from_micros(100);
 
-/// Who runs the writer.
+/// What runs the writer.
 pub enum Writer {
-    /// A thread of its own: the disk blocks it and nobody else. For production.
+    /// A thread of its own: the disk blocks only it. For production.
     Thread,
     /// A task: deterministic in a simulation, where the backend does not block.
     Task {
@@ -53,7 +52,7 @@ pub enum Writer {
     },
 }
 
-/// Whom to tell when a request is done.
+/// What to notify when a request is done.
 pub(super) enum Done {
     Nobody,
     Flushed(IOFlushed<TypeConfig>),
@@ -66,7 +65,7 @@ impl Done {
         match self {
             Done::Nobody => {}
             Done::Flushed(callback) => callback.io_completed(result.map_err(io::Error::from)),
-            // Nobody left to tell: the caller gave up waiting.
+            // The caller gave up waiting.
             Done::Reply(reply) => drop(reply.send(result)),
         }
     }
@@ -89,8 +88,8 @@ struct State {
     requests: VecDeque<Request>,
     /// Bytes of the entries in `requests`.
     bytes: usize,
-    /// Written with the next batch, or after [`LAZY_DELAY`]; newer ones
-    /// replace older ones.
+    /// Written with the next batch, or after [`LAZY_DELAY`]; newer ones replace older
+    /// ones.
     committed: Option<LogIdRecord>,
     witnesses: BTreeMap<NodeId, WitnessRecord>,
     /// The writer sleeps without a timeout.
@@ -100,14 +99,14 @@ struct State {
     /// When the last batch was done, and how long it took.
     last: Option<(Instant, Duration)>,
     closed: bool,
-    /// The writer has let go of its backend.
+    /// The writer has released its backend.
     ended: bool,
     failed: Option<StorageError>,
 }
 
 impl State {
-    /// Whether a caller may write by itself: nobody else does, its batch
-    /// follows the last one at a distance, and the disk is quick.
+    /// Whether a caller may write by itself: no other does, its batch does not
+    /// closely follow the last one, and the disk is quick.
     fn is_quiet(&self) -> bool {
         let quick = |(at, took): (Instant, Duration)| {
             took <= CALLER_WAITS_MAX && at.elapsed() >= CALLER_QUIET_MIN
@@ -119,9 +118,9 @@ impl State {
         self.committed.is_some() || !self.witnesses.is_empty()
     }
 
-    /// The next batch: as many requests as fit, and what rides along once the
-    /// queue is empty (not before, or a commit index could reach the disk
-    /// ahead of the entries that it speaks of).
+    /// The next batch: as many requests as fit, and once the queue is empty the lazy
+    /// changes (not before, or a commit index could reach the disk ahead of its
+    /// entries).
     fn take(&mut self) -> Taken {
         let mut taken = Taken::default();
         while let Some(request) = self.requests.front() {
@@ -141,7 +140,7 @@ impl State {
     }
 }
 
-/// One batch and whom it concerns.
+/// One batch and its waiters.
 #[derive(Default)]
 struct Taken {
     batch: Batch,
@@ -162,7 +161,7 @@ impl Taken {
     }
 }
 
-/// What the log's handles and its writer share.
+/// State shared by the log's handles and its writer.
 pub(super) struct Queue {
     state: Mutex<State>,
     backend: Mutex<Box<dyn LogBackend>>,
@@ -174,9 +173,9 @@ pub(super) struct Queue {
     ready: Condvar,
     /// Wakes a writer task.
     wake: Notify,
-    /// Wakes who waits for a writer thread to end.
+    /// Notifies those that wait for a writer thread to end.
     gone: Condvar,
-    /// Wakes an append that waits for room.
+    /// Notifies an append that waits for room.
     room: Notify,
     failure: watch::Sender<Option<StorageError>>,
     ended: watch::Sender<bool>,
@@ -229,10 +228,9 @@ impl Queue {
         }
     }
 
-    /// Adds a request and, while things are quiet, writes it before it
-    /// returns: two threads less are woken before it is durable and answered.
-    /// Blocks for about a sync of a quick disk. One that stalls holds up the
-    /// caller's task alone: another thread goes on with the others.
+    /// Adds a request and, while the log is quiet, writes it before it returns: that
+    /// saves waking two threads. Blocks for about one sync of a quick disk. A disk
+    /// that stalls blocks only the caller's task: another thread runs the others.
     pub fn push_and_write(&self, request: Request) {
         let request = planted(request);
         let Some(mut state) = self.add(request) else { return };
@@ -272,12 +270,12 @@ impl Queue {
         done.await.unwrap_or(Err(StorageError::Stopped))
     }
 
-    /// Notes the commit index; nobody waits for it.
+    /// Notes the commit index; returns without waiting.
     pub fn note_committed(&self, committed: LogIdRecord) {
         self.note(|state| state.committed = Some(committed));
     }
 
-    /// Notes what another node holds; nobody waits for it.
+    /// Notes what another node holds; returns without waiting.
     pub fn note_witness(&self, node: NodeId, witness: WitnessRecord) {
         self.note(|state| {
             state.witnesses.insert(node, witness);
@@ -294,7 +292,7 @@ impl Queue {
         }
     }
 
-    /// For how long the batch is being written that is being written now.
+    /// How long the present batch has been under way.
     pub fn writes_for(&self) -> Option<Duration> {
         self.state.lock().writing.map(|since| since.elapsed())
     }
@@ -309,8 +307,8 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Waits until the queue has room. A failed writer has room: what is
-    /// pushed to it is refused at once.
+    /// Waits until the queue has room. A failed writer has room: it refuses requests
+    /// at once.
     pub async fn reserve(&self) {
         loop {
             let room = self.room.notified();
@@ -330,9 +328,9 @@ impl Queue {
         self.notify();
     }
 
-    /// The same, and blocks until a writer thread has ended: a process that
-    /// ends while a database is being closed aborts. Not for ever: a disk may
-    /// never answer.
+    /// The same, and blocks until a writer thread has ended: a process that ends
+    /// while a database is being closed aborts. The wait is bounded: a disk may never
+    /// answer.
     pub fn close_and_wait(&self) {
         self.close();
         if self.callers_write {
@@ -341,7 +339,7 @@ impl Queue {
         }
     }
 
-    /// Waits until the writer has ended and let go of its backend.
+    /// Waits until the writer has ended and released its backend.
     pub async fn ended(&self) {
         let mut ended = self.ended.subscribe();
         // The sender is dropped with `self`.
@@ -353,7 +351,7 @@ impl Queue {
         self.failure.subscribe()
     }
 
-    /// Notes a failure: what is pushed from now on is refused.
+    /// Notes a failure: later requests are refused.
     fn fail(&self, error: &StorageError) {
         self.state.lock().failed.get_or_insert_with(|| error.clone());
         self.failure.send_if_modified(|failure| {
@@ -363,7 +361,7 @@ impl Queue {
         });
     }
 
-    /// Completes what was pushed before the failure.
+    /// Completes requests made before the failure.
     fn refuse_queued(&self, error: &StorageError) {
         let queued = {
             let mut state = self.state.lock();
@@ -402,7 +400,7 @@ impl Queue {
                             state.writing = Some(Instant::now());
                             return Some(state.take());
                         }
-                        // What is noted while somebody writes waits for a batch, too.
+                        // Lazy changes noted during a write wait for a batch, too.
                         let noted = state.writing.is_some() && state.has_lazy();
                         patience = noted.then(|| Instant::now() + LAZY_DELAY);
                     }
@@ -417,8 +415,8 @@ impl Queue {
         }
     }
 
-    /// As [`Queue::next`], for a task. It does not put off what could wait:
-    /// a simulation counts no syscalls.
+    /// As [`Queue::next`], for a task. It does not delay lazy changes: a simulation
+    /// counts no syscalls.
     async fn next_as_task(&self) -> Option<Taken> {
         loop {
             let wake = self.wake.notified();
@@ -438,7 +436,7 @@ impl Queue {
     }
 }
 
-/// Ends a batch whatever became of it, a panic included.
+/// Ends a batch, also after an error or a panic.
 struct Writing<'a> {
     queue: &'a Queue,
     begun: Instant,
@@ -474,7 +472,7 @@ impl Queue {
             By::Writer => write(),
             By::Caller => tokio::task::block_in_place(write),
         };
-        // Whoever hears of a failure finds it noted.
+        // Note a failure before its waiters are notified.
         match &result {
             Ok(()) => {
                 let took = writing.begun.elapsed();
@@ -492,11 +490,11 @@ impl Queue {
     }
 }
 
-/// Who writes a batch.
+/// What writes a batch.
 enum By {
     /// The writer, which may block.
     Writer,
-    /// A task that appends, see [`may_block`].
+    /// An appending task, see [`may_block`].
     Caller,
 }
 
@@ -524,10 +522,10 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Also runs when the backend panics or the task is dropped: nobody may
-    /// wait for a writer that is gone.
+    /// Also runs when the backend panics or the task is dropped: nothing may wait for
+    /// a writer that is gone.
     fn drop(&mut self) {
-        // The backend's files are closed before anybody hears of the end.
+        // The backend's files are closed before the end is reported.
         *self.queue.backend.lock() = Box::new(Gone);
         let clean = {
             let mut state = self.queue.state.lock();
@@ -543,7 +541,7 @@ impl Drop for Worker {
     }
 }
 
-/// What a planted defect makes of a request.
+/// Effect of an injected defect on a request.
 fn planted(mut request: Request) -> Request {
     request.sync &= !holdfast_api::planted!(AckBeforeSync);
     if holdfast_api::planted!(VoteNotSynced) {
@@ -552,7 +550,7 @@ fn planted(mut request: Request) -> Request {
     request
 }
 
-/// Stands in for a backend that was closed.
+/// Stands in for a closed backend.
 struct Gone;
 
 impl LogBackend for Gone {

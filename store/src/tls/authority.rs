@@ -1,5 +1,5 @@
-//! `holdfast-store tls init`: an authority for clients and one for nodes, and what they
-//! vouch for. For a trial, and for clusters that have no authority of their own.
+//! `holdfast-store tls init`: an authority for clients, one for nodes, and their
+//! certificates. For trials, and for clusters without an authority of their own.
 //!
 //! ```text
 //! DIR/authority/     both authorities with their private keys: nowhere but here
@@ -7,8 +7,8 @@
 //! DIR/client/        what agents and command lines are given
 //! ```
 //!
-//! Run again on the same folder it keeps the authorities and makes the certificates
-//! anew: for more nodes, and before they expire.
+//! Run again on the same folder it keeps the authorities and renews the
+//! certificates: for more nodes, and before they expire.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -35,10 +35,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long an authority is valid.
 const AUTHORITY_DAYS: u32 = 3650;
 
-/// Clocks of other hosts may be this much behind.
+/// Clocks of other hosts may be this much slow.
 const CLOCKS_APART: Duration = DAY;
 
-/// Most hosts' names beside those of the list.
+/// Most names of hosts beside those of the list.
 const NAMES_MAX: usize = 64;
 
 /// Flags of `holdfast-store tls init`.
@@ -60,7 +60,7 @@ pub struct InitArgs {
     days: u32,
 }
 
-/// Who vouches for whom.
+/// Which certificates an authority vouches for.
 #[derive(Clone, Copy)]
 enum Kind {
     /// For what clients connect to, and for clients.
@@ -129,7 +129,7 @@ pub fn paths(folder: &Path) -> TlsPaths {
     }
 }
 
-/// What a node is started with that has this folder.
+/// Flags of a node that has this folder.
 pub fn flags(folder: &Path) -> Vec<String> {
     let TlsPaths { cert, key, peer_cert, peer_key, peer_ca, .. } = paths(folder);
     let flags = [
@@ -175,7 +175,7 @@ pub fn make(
     write(&folder.join("ca.crt"), &clients.certificate, false)
 }
 
-/// One that signs.
+/// An authority that issues certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
@@ -233,7 +233,7 @@ impl Authority {
         valid(&mut params, days);
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
-        // Between the two they do not fit, and who reads them waits until they do.
+        // Between the two writes they do not match; readers wait until they do.
         write(&path.with_extension("key"), &key.serialize_pem(), true)?;
         write(&path.with_extension("crt"), &certificate.pem(), false)
     }

@@ -1,4 +1,4 @@
-//! What a killed process, a torn write and a damaged disk leave behind.
+//! What remains after a killed process, a torn write or a damaged disk.
 
 use std::fs;
 use std::path::Path;
@@ -89,7 +89,7 @@ async fn a_torn_write_that_nobody_was_told_of_is_dropped() {
         assert_eq!(contents(&back).await, expected, "cut at {end}");
         back.close().await;
     }
-    // Blocks that the file system made room for and never filled.
+    // Blocks that the file system allocated and never filled.
     for tail in [vec![0; 100], vec![0xa5; 100], vec![5; 100]] {
         let torn = kill_image(before.path());
         fs::write(wal(torn.path()), [&whole[..start], &tail].concat()).unwrap();
@@ -116,7 +116,7 @@ async fn a_tail_that_was_acknowledged_and_is_gone_is_refused() {
         assert!(is_damage(&error), "{cut} bytes cut: {error}");
         assert!(error.to_string().contains(".log is damaged"), "{cut} bytes cut: {error}");
         assert!(error.to_string().contains("holdfast node remove"), "{error}");
-        // The refusal is not a one-time warning, and leaves the evidence alone.
+        // The refusal repeats, and leaves the evidence alone.
         assert_eq!(fs::read(&file).unwrap().len(), whole.len() - cut);
         assert!(is_damage(&refused(reopen(torn.path()))));
     }
@@ -125,7 +125,7 @@ async fn a_tail_that_was_acknowledged_and_is_gone_is_refused() {
     assert!(is_damage(&refused(reopen(gone.path()))));
 }
 
-/// Every so many bytes a bit is flipped.
+/// A bit is flipped in every so many bytes.
 const STRIDE: usize = 11;
 
 /// Flips bits all over a file. Each must be refused, or harmless: the same
@@ -190,7 +190,7 @@ async fn damage_that_would_hang_the_database_is_refused() {
         let bytes = fs::read(&file).unwrap();
         let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
         let bad = kill_image(image.path());
-        // From "a whole record" to "a whole record of a recycled file".
+        // From "a complete record" to "a complete record of a recycled file".
         flip(&bad.path().join(name), second + 6, 1 ^ 5);
         let error = refused(reopen(bad.path()));
         assert!(is_damage(&error), "{error}");
@@ -204,7 +204,7 @@ async fn a_flipped_bit_in_a_sorted_file_is_refused_or_harmless() {
     let storage = open(dir.path()).unwrap();
     fill(&storage.log(), 40).await;
     storage.close().await;
-    // Opening moves what was in the write-ahead log into sorted files.
+    // Opening moves the write-ahead log's content into sorted files.
     reopen(dir.path()).unwrap().close().await;
 
     let tables = crate::support::files(&dir.path().join("log"), "sst");
@@ -220,8 +220,8 @@ async fn a_flipped_bit_in_a_sorted_file_is_refused_or_harmless() {
 async fn a_flipped_bit_in_the_database_s_own_files_is_refused_or_harmless() {
     let dir = folder();
     open(dir.path()).unwrap().close().await;
-    // Each opening adds a step to the database's list of its files; a list
-    // that has lost its last step must not give an old vote back.
+    // Each opening adds a step to the database's list of its files; a list that has
+    // lost its last step must not restore an old vote.
     for term in 1..4 {
         let storage = reopen(dir.path()).unwrap();
         storage.log().save_vote(&vote(term)).await.unwrap();

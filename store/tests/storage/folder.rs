@@ -1,4 +1,4 @@
-//! Whose folder it is: every way in which it can be the wrong one.
+//! Identity of a folder: every way in which it can be wrong.
 
 use std::fs;
 

@@ -117,7 +117,7 @@ async fn effects_come_in_log_order_and_outside_the_lock() {
 
 type Heard = Arc<Mutex<Vec<(u64, Result<Vec<Answer>, Problem>)>>>;
 
-/// An entry made on this node, and what its maker hears.
+/// An entry made on this node, and its outcome.
 fn own(index: u64, entry: Entry, heard: &Heard) -> RaftEntry {
     let heard = Arc::clone(heard);
     let done = Done::new(move |result| heard.lock().push((index, result)));
@@ -178,7 +178,7 @@ async fn a_snapshot_travels_and_is_installed() {
     let disk = MemoryDisk::new();
     let mut follower = machine_on(&disk).await;
     for _ in 0..2 {
-        // Twice: a leader that did not hear the answer sends it again.
+        // Twice: a leader without the answer sends it again.
         let mut receiver = follower.snapshots().receive(file.meta().clone()).unwrap();
         let mut bytes = file.reader().await.unwrap();
         let mut chunk = vec![0; 100];
@@ -227,7 +227,7 @@ async fn a_snapshot_that_arrives_damaged_or_is_another_s_is_refused() {
     assert!(matches!(refused(receiver.finish().await), StorageError::OtherCluster { .. }));
 }
 
-/// A disk with room for so many bytes of a snapshot.
+/// A disk with room for this many bytes of a snapshot.
 struct Narrow {
     inner: Box<dyn SnapshotBackend>,
     room: Arc<AtomicUsize>,
@@ -302,7 +302,7 @@ async fn a_first_snapshot_that_finds_no_room_covers_nothing_and_ends_nothing() {
     assert!(machine.get_current_snapshot().await.unwrap().is_none(), "none is kept");
     assert!(disk.snapshots().list().unwrap().is_empty(), "nothing is left of it");
 
-    // With room there is one; without, that one stays.
+    // With room there is a new one; without, the old one stays.
     room.store(usize::MAX, Ordering::Relaxed);
     let made = snapshot(&mut machine).await.meta().clone();
     assert_eq!(made.last, Some((&id(1, 500)).into()));
@@ -348,7 +348,7 @@ async fn a_snapshot_is_readable_while_it_is_replaced() {
     storage.close().await;
 }
 
-/// A folder whose log begins behind its snapshot.
+/// A folder whose log begins after its snapshot.
 async fn purged_folder() -> tempfile::TempDir {
     let dir = folder();
     let storage = open(dir.path()).unwrap();

@@ -1,5 +1,5 @@
-//! What the node keeps on disk: that it comes back, that damage is noticed,
-//! and that the consensus library's own suite is content.
+//! What the node keeps on disk: it is restored, damage is noticed, and the
+//! consensus library's own suite passes.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

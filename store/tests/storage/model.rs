@@ -1,4 +1,5 @@
-//! Any sequence of operations leaves what a plain list of them would.
+//! Any sequence of operations has the result of the same operations on a plain
+//! list.
 
 use holdfast_store::raft::record::{LogIdRecord, LogRecord, PayloadRecord, VoteRecord};
 use holdfast_store::storage::Identity;
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::support::folder;
 
-/// What to do next; made possible by [`operation`].
+/// The next step; made possible by [`operation`].
 #[derive(Debug, Clone)]
 enum Step {
     Append { count: u64, bytes: usize },
@@ -70,7 +71,7 @@ fn operations(image: &LogImage, step: &Step) -> Vec<Operation> {
             }]
         }
         Step::Rewrite => {
-            // Entries behind it count, what comes before it is in it.
+            // Entries after it count, what comes before it is in it.
             let rewrite = Operation::Rewrite(Box::new(image.clone()));
             vec![rewrite, Operation::Append(record(term, next, 100))]
         }

@@ -1,5 +1,5 @@
-//! Records of the log: they come back as they were, whatever comes in, and
-//! what the first version wrote is read for ever.
+//! Records of the log: they decode to what was encoded, for any input, and what
+//! the first version wrote stays readable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -91,7 +91,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_record_or_an_error(bytes in vec(any::<u8>(), 0..200)) {
-        // Whatever it says, it says it without a panic.
+        // It may say anything, but does not panic.
         drop(record::decode::<SnapshotMetaRecord>(&bytes).map(SnapshotMeta::try_from));
         drop(record::decode::<VoteRecord>(&bytes).map(Vote::try_from));
         drop(record::decode::<LogRecord>(&bytes).map(LogRecord::into_entry));
@@ -157,7 +157,7 @@ fn fixture(name: &str, bytes: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
     fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-/// What the first version wrote is read, and written in the same bytes: a node
+/// Records of the first version are read, and written in the same bytes: a node
 /// of either version can follow the other.
 fn keeps<T>(name: &str, key: &[u8], record: T)
 where

@@ -1,4 +1,4 @@
-//! Damage that is found while a node runs, and what is put in its place.
+//! Damage found while a node runs, and its repair.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::support::{
     all, append, copy, entry, files, fill, flip, folder, kill_image, open, reopen,
 };
 
-/// The middle of what a file holds; files may be allocated ahead.
+/// The middle of a file's content; files may be allocated ahead.
 fn damage(path: &Path) {
     let bytes = fs::read(path).unwrap();
     let content = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
@@ -103,7 +103,7 @@ async fn a_crash_while_a_log_takes_the_place_of_another_loses_neither() {
     };
     let prepare = |name: &str| copy(&sound.path().join("log"), &path(name));
 
-    // The new one was never whole: the old one counts.
+    // The new one was never complete: the old one counts.
     prepare("log.new");
     fs::remove_file(path("log.new/CURRENT")).unwrap();
     fs::write(path("watermark.part"), "").unwrap();
@@ -112,7 +112,7 @@ async fn a_crash_while_a_log_takes_the_place_of_another_loses_neither() {
     back.close().await;
     assert!(!path("log.new").exists());
 
-    // It is whole, and nothing of the old one, half of it or all of it is gone.
+    // It is complete, and nothing, half or all of the old one is gone.
     for left in 0..3 {
         reset();
         prepare("log.new");

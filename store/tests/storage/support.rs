@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 pub const CLUSTER: &str = "cluster-under-test";
 
-/// Effects that nobody waits for.
+/// Effects without waiters.
 pub struct NoEffects;
 
 impl EffectSink for NoEffects {
@@ -28,7 +28,7 @@ pub fn sink() -> Arc<dyn EffectSink> {
     Arc::new(NoEffects)
 }
 
-/// Opens node 1's folder, made if it is empty.
+/// Opens node 1's folder, created if it is empty.
 pub fn open(dir: &Path) -> Result<Storage, StorageError> {
     match Storage::open(dir, 1, Options::default())? {
         Opened::Empty(empty) => empty.create(CLUSTER.into()),
@@ -102,15 +102,15 @@ pub async fn all(log: &LogStore) -> Vec<RaftEntry> {
     log.clone().try_get_log_entries(..).await.unwrap()
 }
 
-/// A folder in memory where the system has such a place: these tests open
-/// hundreds of databases, and what a real sync does is not what they test.
+/// A folder in memory where the system has one: these tests open hundreds of
+/// databases, and do not test real syncs.
 pub fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     let in_memory = memory.is_dir().then(|| tempfile::tempdir_in(memory));
     in_memory.and_then(Result::ok).unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
-/// What a killed process leaves: the files as they are while it runs.
+/// What a killed process leaves: its files as they are while it runs.
 pub fn kill_image(dir: &Path) -> TempDir {
     let image = folder();
     copy(dir, image.path());
@@ -141,7 +141,7 @@ pub fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The write-ahead log that holds something.
+/// The write-ahead log that has content.
 pub fn wal(dir: &Path) -> PathBuf {
     let mut wals = files(&dir.join("log"), "log");
     wals.retain(|path| fs::metadata(path).unwrap().len() > 0);

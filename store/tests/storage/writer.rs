@@ -35,7 +35,7 @@ fn start(backend: impl LogBackend) -> LogStore {
     LogStore::start(backend, LogImage::default(), Writer::Thread, stats).unwrap()
 }
 
-/// Writes when it is told to, and notes each batch.
+/// Writes on request, and notes each batch.
 struct Gated {
     gate: mpsc::Receiver<Result<(), StorageError>>,
     written: Arc<Mutex<Vec<Batch>>>,
@@ -205,7 +205,7 @@ async fn a_writer_task_serves_a_simulation() {
     let log = LogStore::start(disk.log(), LogImage::default(), writer, Arc::default()).unwrap();
     fill(&log, 3).await;
     disk.crash();
-    // A killed process cannot write any more, and what it was told is there.
+    // A killed process cannot write any more, and what it acknowledged is there.
     drop(log.clone().blocking_append([entry(1, 3)]).await.unwrap_err());
     assert_eq!(disk.log().load().unwrap().entries.len(), 3);
     drop(log);
@@ -277,7 +277,7 @@ fn log_of(node: u64, fails_at: Option<usize>) -> (LogStore, Seen) {
     (log, seen)
 }
 
-/// Appends one entry after the other, each a while after the last was durable.
+/// Appends entries one after another, each a while after the last was durable.
 async fn append_quietly(log: &mut LogStore, count: u64) -> Vec<Result<(), std::io::Error>> {
     let mut results = Vec::new();
     for index in 0..count {
@@ -304,7 +304,7 @@ async fn a_quiet_follower_writes_on_the_thread_that_appends_and_a_leader_never_d
     }
 }
 
-/// Stalls where the thread that appends writes, until it is told to go on.
+/// Stalls where the appending thread writes, until it is released.
 struct Stalls {
     begun: mpsc::Sender<()>,
     go_on: mpsc::Receiver<()>,

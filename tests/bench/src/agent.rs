@@ -14,7 +14,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(30);
 /// An agent in front of a cluster.
 #[derive(Debug)]
 pub struct Agent {
-    /// The process.
+    /// The agent's process.
     pub child: Child,
     /// Where TCPStore clients connect.
     pub address: String,
@@ -32,7 +32,7 @@ impl Agent {
         .await
     }
 
-    /// Starts an agent with these flags beside the necessary ones.
+    /// Starts an agent with these flags besides the necessary ones.
     pub async fn start_with(
         bench: &Bench,
         cluster: &Cluster,

@@ -58,10 +58,10 @@ impl Arguments {
     }
 }
 
-/// What every measurement needs to know.
+/// Inputs of every measurement.
 #[derive(Debug)]
 pub struct Bench {
-    /// Where the programs are.
+    /// Folder of the programs.
     pub binaries: PathBuf,
     /// Where nodes keep their data: below here.
     pub data: PathBuf,
@@ -154,7 +154,7 @@ impl Bench {
         })
     }
 
-    /// An empty folder on the disk to be measured; gone when dropped.
+    /// An empty folder on the disk to be measured; deleted when dropped.
     pub fn folder(&self) -> anyhow::Result<tempfile::TempDir> {
         tempfile::Builder::new()
             .prefix("holdfast-bench-")

@@ -25,7 +25,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a program; what it says is appended to `<folder>/<name>.log`.
+    /// Starts a program; its output is appended to `<folder>/<name>.log`.
     pub fn start(
         name: &str,
         program: &Path,
@@ -109,7 +109,7 @@ impl Child {
 /// Resident memory in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
-    /// Now.
+    /// Resident bytes now.
     pub now: u64,
     /// At most since its start.
     pub peak: u64,
@@ -119,7 +119,7 @@ pub struct Memory {
 pub fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
     const TRIES_MAX: usize = 1_000;
     let mut random = rand::rng();
-    // Held until all are found, so that none is found twice.
+    // Held until all are found, so that no port is found twice.
     let mut held = Vec::new();
     for _ in 0..TRIES_MAX {
         if let Ok(listener) =

@@ -35,8 +35,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts three nodes with these flags beside the necessary ones, and
-    /// waits until all are ready.
+    /// Starts three nodes with these flags besides the necessary ones, and waits until
+    /// all are ready.
     pub async fn start(bench: &Bench, flags: &[&str]) -> anyhow::Result<Cluster> {
         let ports = free_ports(NODES as usize)?;
         let mut cluster = Cluster {
@@ -58,8 +58,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Says so in a section during which nobody was killed if there were
-    /// elections all the same: its figures then hold outages.
+    /// Remarks on a section without a kill during which there were elections all the
+    /// same: its figures include outages.
     pub async fn remark_elections(&self, section: &mut Section) -> anyhow::Result<()> {
         let leader = self.leader().await?;
         let elections = self.status(leader).await?.term - self.term;
@@ -77,12 +77,12 @@ impl Cluster {
         1..=NODES
     }
 
-    /// What `--store` takes.
+    /// Values for `--store`.
     pub fn endpoints(&self) -> Vec<String> {
         self.addresses.clone()
     }
 
-    /// The folder of everything.
+    /// Folder of all nodes' files.
     pub fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
@@ -154,7 +154,7 @@ impl Cluster {
         self.nodes.iter().flatten().map(Child::cpu).sum()
     }
 
-    /// Waits until a node says that it is ready and has applied this index.
+    /// Waits until a node reports that it is ready and has applied this index.
     pub async fn wait_ready(&mut self, node: NodeId, applied: u64) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_TIME_MAX;
         loop {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-/// Bytes of one append: what the log record of a small put comes to.
+/// Bytes of one append: the size of a small put's log record.
 pub const APPEND_BYTES: usize = 512;
 
 /// Times `count` appends, each followed by fdatasync, to a new file in `dir`.

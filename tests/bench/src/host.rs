@@ -32,7 +32,7 @@ pub struct Host {
     processes: Vec<(ProcessId, Incarnation)>,
     call: u64,
     feeds: mpsc::UnboundedReceiver<Feed>,
-    /// Bytes of all outcomes that it was told, as they are encoded on the wire.
+    /// Bytes of all outcomes that it got, as they are encoded on the wire.
     pub told_bytes: usize,
     /// The lease is renewed, and its feed read.
     tasks: JoinSet<()>,
@@ -55,7 +55,7 @@ impl Host {
         let granted = loop {
             match client.propose(grant.clone(), Deadline::never()).await {
                 Ok(answer) => break answer.outcome,
-                // A cluster that was just founded is not there yet.
+                // A newly founded cluster is not at this level yet.
                 Err(error) if error.code() == Code::FeatureLevel => {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -113,7 +113,7 @@ impl Host {
         Host::join_as(client, scope, &all, processes, ttl).await
     }
 
-    /// Hosts with these processes, so many each, in this order.
+    /// Hosts with these processes, this many each, in this order.
     pub async fn join_as(
         client: impl Fn() -> Client,
         scope: &Scope,
@@ -188,8 +188,7 @@ impl Host {
         }
     }
 
-    /// Waits until all of its processes have been told the outcome of their
-    /// call.
+    /// Waits until all of its processes have the outcome of their call.
     pub async fn told(&mut self) -> anyhow::Result<()> {
         let mut missing = self.processes.len();
         while missing > 0 {
@@ -201,8 +200,7 @@ impl Host {
         Ok(())
     }
 
-    /// Says that the last of its processes was killed, as an agent does that
-    /// has seen it.
+    /// Reports the last of its processes killed, as an agent does that saw it end.
     pub async fn last_is_killed(&mut self) -> anyhow::Result<()> {
         let (process, incarnation) = self.processes.pop().context("a host has processes")?;
         let cause = Cause::Signaled { signal: 9 };
@@ -218,10 +216,10 @@ impl Host {
     }
 }
 
-/// Reads what its lease has to tell it, as a real agent does.
+/// Reads the feed of its lease, as a real agent does.
 async fn read_feed(client: Client, lease: LeaseId, give: mpsc::UnboundedSender<Feed>) {
     let Ok(mut reader) = client.feed(lease, 0, Vec::new()).await else { return };
-    // Whoever waits for more hears of the end.
+    // The end of the feed shows in the next wait.
     while let Some(Ok(feed)) = reader.next().await {
         if give.send(feed).is_err() {
             return;
@@ -235,7 +233,7 @@ async fn renew(client: Client, lease: LeaseId, every: Duration) {
     let mut ticks = tokio::time::interval(every);
     loop {
         ticks.tick().await;
-        // A lease that cannot be renewed shows in what its host is told.
+        // A failed renewal shows in the feed of its host.
         let _ = client.propose(Command::Lease(LeaseCommand::KeepAlive { lease }), soon()).await;
     }
 }

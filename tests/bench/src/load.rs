@@ -25,18 +25,18 @@ pub trait Worker: Send + 'static {
     fn once(&mut self, n: u64) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Debug)]
 pub struct Load {
     /// Operations answered per second.
     pub per_second: f64,
-    /// How long each took.
+    /// Latency of each operation.
     pub latencies: Samples,
     /// Operations answered.
     pub operations: usize,
 }
 
-/// Loads with all workers at once, for as long as the effort says.
+/// Loads with all workers at once, for the duration of the effort.
 pub async fn closed_loop<W: Worker>(workers: Vec<W>, effort: &Effort) -> anyhow::Result<Load> {
     let from = Instant::now() + effort.warm_up;
     let until = from + effort.load;

@@ -1,4 +1,4 @@
-//! What the figures were taken on, and who else was using it.
+//! The machine that the figures were taken on, and the load of other programs on it.
 
 use std::path::Path;
 use std::process::Command;
@@ -53,7 +53,7 @@ fn file_system(folder: &Path) -> anyhow::Result<(String, String)> {
     Ok((kind.to_owned(), device.to_owned()))
 }
 
-/// The commit that this tree is at, and whether it was changed since.
+/// The commit of this tree, and whether it was changed since.
 pub fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;
@@ -104,7 +104,7 @@ pub fn cpu_of_this() -> anyhow::Result<Duration> {
     Ok(ticks(Stat::read("/proc/self/stat")?.own))
 }
 
-/// Who used the processors up to now.
+/// Processor time up to now: in all, stolen by the host, and used by the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     at: Instant,
@@ -113,7 +113,7 @@ pub struct Usage {
     ours: Duration,
 }
 
-/// Who used the processors in a span of time, in cores.
+/// Processor use in a span of time, in cores.
 #[derive(Debug, Clone, Copy)]
 pub struct Share {
     /// Processes that do not belong to the measurement.
@@ -147,7 +147,7 @@ impl Usage {
         })
     }
 
-    /// What happened since an earlier reading.
+    /// The share of processors since an earlier reading.
     pub fn since(&self, earlier: &Usage) -> Share {
         let took = self.at - earlier.at;
         let cores = |now: Duration, then: Duration| {

@@ -23,7 +23,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Starts it, and waits until it has joined the agent behind `control`.
+    /// Starts it, and waits until it has joined the agent at `control`.
     pub async fn join(bench: &Bench, control: &Path, process: u32) -> anyhow::Result<Rank> {
         let program = bench.binaries.join("holdfast-test-trainer");
         let mut child = Command::new(&program)
@@ -46,7 +46,7 @@ impl Rank {
         Ok(self.orders.write_all(format!("roll {round}\n").as_bytes()).await?)
     }
 
-    /// Until it has been told the outcome of this round.
+    /// Waits until it has the outcome of this round.
     pub async fn rolled(&mut self, round: &str) -> anyhow::Result<()> {
         self.says(&format!("rolled {round} ")).await
     }

@@ -8,26 +8,26 @@ use crate::disk;
 use crate::machine::{self, Share};
 use crate::samples::{Samples, ms};
 
-/// Appends with which the disk is described.
+/// Appends that measure the disk.
 const DISK_APPENDS: usize = 1_000;
 
 /// Above this many cores in foreign hands a measurement is marked.
 const OTHERS_MAX: f64 = 0.15;
 
-/// What one measurement found.
+/// The result of one measurement.
 #[derive(Debug, Default)]
 pub struct Section {
-    /// What was measured.
+    /// Subject of the measurement.
     pub title: String,
     /// The table's head.
     pub columns: Vec<&'static str>,
     /// The table.
     pub rows: Vec<Vec<String>>,
-    /// What it was to show.
+    /// The aims that it is compared with.
     pub aims: Vec<Aim>,
-    /// What a reader must know to read the table rightly.
+    /// Remarks that a reader of the table needs.
     pub remarks: Vec<String>,
-    /// Who used the machine meanwhile.
+    /// Processor use of other programs during the section.
     pub usage: Option<Share>,
     failed: bool,
 }
@@ -35,11 +35,11 @@ pub struct Section {
 /// Something that was aimed at.
 #[derive(Debug)]
 pub struct Aim {
-    /// What.
+    /// Name of the figure.
     pub what: String,
     /// How much of it is allowed or wanted.
     pub aim: String,
-    /// What was found.
+    /// The measured value.
     pub measured: String,
     /// Whether that is good enough.
     pub met: bool,

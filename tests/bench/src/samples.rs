@@ -17,7 +17,7 @@ impl Samples {
         self.sorted.get(index.min(last)).copied().unwrap_or_default()
     }
 
-    /// The middle one.
+    /// The median.
     pub fn p50(&self) -> Duration {
         self.quantile(0.5)
     }
@@ -27,22 +27,22 @@ impl Samples {
         self.quantile(0.99)
     }
 
-    /// The longest.
+    /// The longest sample.
     pub fn max(&self) -> Duration {
         self.quantile(1.0)
     }
 
-    /// The shortest.
+    /// The shortest sample.
     pub fn min(&self) -> Duration {
         self.quantile(0.0)
     }
 
-    /// How many there are.
+    /// Number of samples.
     pub fn len(&self) -> usize {
         self.sorted.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }

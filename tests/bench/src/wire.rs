@@ -8,8 +8,8 @@ const MAGIC: u32 = 0x3C85_F7CE;
 /// Longest value that is read back, in bytes.
 const VALUE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// One connection. Requests and answers are apart, so that many connections
-/// can be asked before the first is heard.
+/// One connection. Requests and answers are separate, so that many connections can be
+/// asked before the first answer is read.
 #[derive(Debug)]
 pub struct Wire {
     stream: BufReader<TcpStream>,
@@ -83,7 +83,7 @@ impl Wire {
         Ok(self.stream.read_u8().await.context("the answer to a CHECK")? == 0)
     }
 
-    /// Asks to be told when a key exists; [`Wire::released`] hears it.
+    /// Asks to be notified when a key exists; [`Wire::released`] reads the answer.
     pub async fn ask_wait(&mut self, key: &[u8]) -> anyhow::Result<()> {
         self.out.push(6);
         self.out.extend(1u64.to_le_bytes());
@@ -91,7 +91,7 @@ impl Wire {
         self.flush().await
     }
 
-    /// Arrives at a barrier; [`Wire::released`] hears of its end.
+    /// Arrives at a barrier; [`Wire::released`] reads its end.
     pub async fn ask_barrier(&mut self, key: &[u8], parties: i64) -> anyhow::Result<()> {
         self.out.push(18);
         self.bytes(key);

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two steps.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How often what there is is acquired, to measure it.
+/// How often a held generation is acquired, to measure it.
 const ACQUIRES: u32 = 10_000;
 
 /// How often the whole group is asked for a subgroup of its first ranks.
@@ -119,7 +119,7 @@ impl Member {
         }
     }
 
-    /// How long it takes to acquire what there is.
+    /// Measures how long it takes to acquire a held generation.
     async fn measure(&self, name: &str) -> Result<(), AcquireError> {
         let begun = std::time::Instant::now();
         for _ in 0..ACQUIRES {
@@ -159,7 +159,7 @@ impl Member {
     }
 }
 
-/// A ring that writes down what is done with it.
+/// A ring that logs each of its calls.
 struct Logged {
     ring: Ring,
     log: EventLog,
@@ -185,7 +185,7 @@ impl Backend for Logged {
     }
 }
 
-/// Enough of an id to tell it from others.
+/// Enough of an id to distinguish it from others.
 fn short(id: &UniqueId) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

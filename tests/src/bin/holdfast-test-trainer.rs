@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Well below the limits that tests set.
 const HEARTBEAT_MS: u64 = 100;
 
-/// How long a child outlives the program whose socket it holds.
+/// How long a child outlives the program that shares its socket.
 const CHILD_SECONDS: &str = "120";
 
 fn main() {

@@ -1,5 +1,5 @@
-//! Whether what the members wrote may be: invariants I1 to I9 of the lifecycle, as
-//! far as members and their libraries see them.
+//! Checks the records of the members: invariants I1 to I9 of the lifecycle, as far as
+//! members and their libraries see them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum Broken {
     Minted { generation: u64, name: String },
     /// A communicator was opened by an id that is not its own.
     ForeignId { generation: u64, participant: Participant },
-    /// A communicator was opened by somebody who is no member.
+    /// A communicator was opened by a process that is no member.
     Stranger { generation: u64, participant: Participant },
     /// Members of one generation have different lists of them.
     Lists { generation: u64, participant: Participant },
@@ -32,7 +32,7 @@ pub enum Broken {
 /// When what an incarnation holds of a generation can no longer run.
 struct Holding {
     from: u64,
-    /// None = it was never freed, nor is its process gone.
+    /// None = it was never freed, nor has its process ended.
     until: Option<u64>,
 }
 
@@ -46,8 +46,8 @@ pub fn check(entries: &[Entry]) -> Vec<Broken> {
     broken
 }
 
-/// How long after somebody was killed, or gone in another way, each of the others
-/// had stopped what it held with it.
+/// For each process that was killed, or ended otherwise: the time until each of the
+/// others had stopped what it held with it.
 pub fn told_after(entries: &[Entry]) -> Vec<Duration> {
     let mut told = Vec::new();
     for (place, entry) in entries.iter().enumerate() {
@@ -100,8 +100,7 @@ fn holdings(entries: &[Entry]) -> BTreeMap<(u64, Participant), Holding> {
                     }
                 }
             }
-            // It ran no longer than until the signal; what it was in the middle of
-            // the kernel ends.
+            // It ran until the signal at most; the kernel ends what it was doing.
             Event::Killed | Event::Gone => {
                 let own = open.iter_mut().filter(|((_, whose), _)| *whose == participant(entry));
                 for (_, (_, holding)) in own {
@@ -114,7 +113,7 @@ fn holdings(entries: &[Entry]) -> BTreeMap<(u64, Participant), Holding> {
     open.into_iter().map(|(of, (_, holding))| (of, holding)).collect()
 }
 
-/// The times in which a process did not run: what it holds then does nothing.
+/// The times in which a process did not run: communicators that it holds then do nothing.
 fn pauses(entries: &[Entry]) -> BTreeMap<Participant, Vec<(u64, u64)>> {
     let mut pauses: BTreeMap<Participant, Vec<(u64, u64)>> = BTreeMap::new();
     for entry in entries {
@@ -133,9 +132,9 @@ fn pauses(entries: &[Entry]) -> BTreeMap<Participant, Vec<(u64, u64)>> {
     pauses
 }
 
-/// I1: no two generations run at the same time. One that was paused for too long is
+/// I1: no two generations run at the same time. A process that was paused for too long is
 /// killed by its agent, and gone for a while when the test says so: whether it wrote
-/// anything is what `late` looks at.
+/// anything is checked by `late`.
 fn overlaps(entries: &[Entry]) -> Vec<Broken> {
     let (holdings, pauses) = (holdings(entries), pauses(entries));
     let gone: BTreeSet<Participant> =
@@ -169,8 +168,8 @@ fn overlaps(entries: &[Entry]) -> Vec<Broken> {
     broken
 }
 
-/// I1, I2, I7: once a later generation has begun, nothing of an earlier one is had
-/// or counts, whoever was paused meanwhile.
+/// I1, I2, I7: once a later generation has begun, nothing of an earlier one is held or
+/// counts, whichever process was paused in between.
 fn late(entries: &[Entry]) -> Vec<Broken> {
     let mut newest = 0;
     let mut broken = Vec::new();
@@ -191,8 +190,8 @@ fn late(entries: &[Entry]) -> Vec<Broken> {
     broken
 }
 
-/// I5: one id for each communicator of a generation, of which no other has it, and
-/// which is opened by no other.
+/// I5: one id for each communicator of a generation, which no other communicator has and
+/// no non-member opens.
 fn ids(entries: &[Entry]) -> Vec<Broken> {
     let mut of: BTreeMap<(u64, &str), &str> = BTreeMap::new();
     let mut used = BTreeSet::new();
@@ -217,7 +216,7 @@ fn ids(entries: &[Entry]) -> Vec<Broken> {
     broken
 }
 
-/// All members know the same members, and nobody else opened anything.
+/// All members have the same member list, and no other process opened anything.
 fn members(entries: &[Entry]) -> Vec<Broken> {
     let mut lists: BTreeMap<u64, &Vec<Participant>> = BTreeMap::new();
     let mut broken = Vec::new();
@@ -240,7 +239,7 @@ fn members(entries: &[Entry]) -> Vec<Broken> {
     broken
 }
 
-/// I9: a communicator is ended in order only where nobody has stopped it before.
+/// I9: a communicator is ended in order only if no member has stopped it before.
 fn closed(entries: &[Entry]) -> Vec<Broken> {
     let mut stopped = BTreeSet::new();
     let mut broken = Vec::new();

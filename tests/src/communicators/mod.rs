@@ -1,9 +1,9 @@
-//! What members of a group of communicators write down, and whether it may be.
+//! Records of a group of communicators, and their check.
 //!
-//! All times are of one clock of this machine, so that what different processes
-//! wrote can be put in order. A line is written before what it tells begins
-//! (opening) or after it has ended (freeing), so that the time in which a
-//! communicator may run is never shorter here than it was.
+//! All times are of one clock of this machine, so that events of different processes can
+//! be put in order. A line is written before its event begins (opening) or after it has
+//! ended (freeing), so that the time in which a communicator may run is never shorter
+//! here than it was.
 
 mod check;
 
@@ -18,29 +18,28 @@ use serde::{Deserialize, Serialize};
 
 pub use check::{Broken, check, told_after};
 
-/// What a member, its library or the test did.
+/// An event of a member, its library or the test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "fields are what the variant's text names")]
 pub enum Event {
-    /// Its registration is known.
+    /// It knows its registration.
     Joined,
     /// Its library minted an id.
     Minted { generation: u64, name: String, id: String },
     /// Its library is about to build a communicator.
     Open { generation: u64, name: String, id: String },
-    /// The program got a communicator that all members have: who they are, in rank
-    /// order.
+    /// The program got a communicator that all members have: the members, in rank order.
     Active { generation: u64, rank: u32, members: Vec<(u32, u64)> },
     /// A collective on it counted.
     Step { generation: u64 },
     /// A call answered that the generation is over.
     Told { generation: u64, why: String },
-    /// Its library was told to stop.
+    /// Its library was asked to stop.
     Stopped { generation: u64 },
     /// Nothing of the communicator is left.
     Freed { generation: u64, name: String },
-    /// Its library was told to end the communicator in order.
+    /// Its library was asked to end the communicator in order.
     Closing { generation: u64 },
     /// How long it took to acquire what it had, once.
     Acquired { nanoseconds: u64 },
@@ -54,7 +53,7 @@ pub enum Event {
     Paused,
     /// The test is about to wake it (SIGCONT).
     Woken,
-    /// The test knows that it is gone.
+    /// The test knows that its process has ended.
     Gone,
 }
 
@@ -63,12 +62,12 @@ pub enum Event {
 pub struct Entry {
     /// When, in nanoseconds of the monotonic clock.
     pub at: u64,
-    /// The process.
+    /// Number of the process.
     pub process: u32,
     /// Its incarnation; 0 = not known, of events that the test writes: the one that
     /// was there last.
     pub incarnation: u64,
-    /// What.
+    /// The recorded event.
     pub event: Event,
 }
 

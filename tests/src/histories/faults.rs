@@ -1,4 +1,4 @@
-//! What is done to the ranks of one job, by chance, from a seed.
+//! Faults for the ranks of one job, by chance, from a seed.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub const WORLD: u32 = 4;
 /// The shortest TTL that the cluster grants.
 pub const TTL: Duration = Duration::from_millis(1_500);
 
-/// A paused rank that is told of its end takes so long at most to go.
+/// Longest time from the notice of its end to the exit of a paused rank.
 const GOING_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// How long jobs with several runs wait for the declared world.
@@ -34,19 +34,19 @@ const DESERTION: f64 = 0.02;
 /// Pause between two looks at it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What kind of job: what its ranks call, and what becomes of them.
+/// The style of a job: the calls of its ranks, and the faults that hit them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Ranks that die are noticed when their lease expires, or are replaced
     /// before that.
     Leases,
-    /// The same with roll calls alone: nobody ever gives up a call.
+    /// The same with roll calls alone: no rank gives up a call.
     RollCalls,
-    /// Whoever is late is declared dead.
+    /// A late rank is declared dead.
     Evictions,
-    /// A spare waits; whoever dies comes back as the next spare.
+    /// A spare waits; a rank that dies comes back as the next spare.
     Spares,
-    /// Two hosts with an agent each, which tells of deaths at once.
+    /// Two hosts with an agent each, which reports deaths at once.
     Agents,
     /// The same, with votes and gathers among the iteration, in which one of the
     /// members has no rank.
@@ -79,7 +79,7 @@ impl Style {
         Style::Evictions,
     ];
 
-    /// What the ranks of such a job call.
+    /// The calls of the ranks of such a job.
     pub fn calls(self, pause: Duration) -> Calls {
         let after = |steps: &[Step], patience_ms| {
             let (steps, patience) = (steps.to_vec(), Duration::from_millis(patience_ms));
@@ -137,7 +137,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// A job of which nothing runs yet.
+    /// A job without running ranks.
     pub fn new(style: Style, job: JobPlan, seed: u64) -> Faults {
         let harness = Recorder::open(&job.folder, "harness").expect("a history's folder is new");
         let slots = (0..WORLD + style.spares()).map(Slot::new).collect();
@@ -216,8 +216,8 @@ impl Faults {
         self.start(victims, false);
     }
 
-    /// All ranks start again, some of them later than the others: in the same
-    /// run, or in a new one, which the former ranks may live to see.
+    /// Restarts all ranks, some later than the others: in the same run, or in a new one
+    /// that the former ranks may still see.
     async fn all_anew(&mut self) {
         let all: Vec<usize> = (0..self.slots.len()).collect();
         let new_run = self.random.random_bool(0.5);
@@ -231,7 +231,7 @@ impl Faults {
             self.job.run = format!("r{}", self.runs);
             record(&mut self.harness, What::Opens { run: self.job.run.clone() });
         }
-        // In a new run nobody stands in their way.
+        // In a new run the former ranks do not conflict with them.
         let takeover = !new_run && self.random.random_bool(0.5);
         let (first, later) = all.split_at(self.random.random_range(1..=all.len()));
         self.start(first, takeover);
@@ -245,9 +245,9 @@ impl Faults {
         }
     }
 
-    /// Kills ranks and starts them again: at once, in the place of the former
-    /// life, or when that has ended. Where deaths are told at once, the others
-    /// come to wait for them first, mostly.
+    /// Kills ranks and starts them again: at once, as a replacement of the former
+    /// incarnation, or after that has ended. Where deaths are reported at once, the
+    /// others mostly come to wait for them first.
     async fn kill(&mut self, victims: &[usize]) {
         if !self.hosts.is_empty() && self.random.random_bool(0.8) {
             for victim in victims {
@@ -269,9 +269,8 @@ impl Faults {
         self.start(victims, takeover);
     }
 
-    /// Pauses ranks, shorter or longer than it takes to be declared dead.
-    /// Those that were are started again; or a successor was started before
-    /// they woke up.
+    /// Pauses ranks, shorter or longer than it takes to be declared dead. The dead ones
+    /// are started again; or a successor was started before they woke up.
     async fn pause(&mut self, victims: &[usize]) {
         for victim in victims {
             self.slots[*victim].pause(&mut self.harness);
@@ -297,8 +296,7 @@ impl Faults {
         self.bring_back(victims).await;
     }
 
-    /// An agent is killed or paused; its ranks that hear of it are started
-    /// again.
+    /// Kills or pauses an agent; its ranks that are notified of it are started again.
     async fn agent_fault(&mut self) {
         let host = self.random.random_range(0..self.hosts.len());
         let ranks: Vec<usize> = (host..self.slots.len()).step_by(self.hosts.len()).collect();
@@ -353,8 +351,8 @@ impl Faults {
         self.slots[n].start(&self.job, agent, role, takeover);
     }
 
-    /// Waits until the job goes on: with these ranks, or, where they come back
-    /// as spares, at all.
+    /// Waits until the job goes on: with these ranks, or, where they come back as spares,
+    /// with any.
     async fn settled(&mut self, ranks: &[usize]) {
         let by = Instant::now() + PATIENCE;
         while !self.goes_on(ranks) {
@@ -369,7 +367,7 @@ impl Faults {
         let mut ended = |slot: &mut Slot| slot.has_ended(harness);
         match self.style {
             Style::Spares => self.slots.iter_mut().any(|slot| ended(slot) || slot.heard()),
-            // One that has ended, whichever, is started again by the next fault: without it the
+            // A rank that has ended is started again by the next fault: without it the
             // others may be too few to go on.
             _ => {
                 self.slots.iter_mut().any(ended)

@@ -32,29 +32,29 @@ impl AgentHost {
         AgentHost { control, agent }
     }
 
-    /// Where ranks join it.
+    /// Control socket for ranks.
     pub fn control(&self) -> &Path {
         &self.control
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL to the agent.
     pub fn kill(mut self, ranks: &[&Slot], harness: &mut Recorder) {
         suspect(ranks, "their agent is killed", harness);
         self.agent.kill();
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP to the agent.
     pub fn pause(&self, ranks: &[&Slot], harness: &mut Recorder) {
         suspect(ranks, "their agent is paused", harness);
         self.agent.signal(Signal::SIGSTOP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT to the agent.
     pub fn resume(&self) {
         self.agent.signal(Signal::SIGCONT);
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM to the agent.
     pub async fn stop(mut self) {
         let status = self.agent.stop().await;
         assert!(status.success(), "an agent ended with {status}: {}", self.agent.said());

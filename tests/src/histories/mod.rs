@@ -1,6 +1,6 @@
-//! Jobs whose ranks are real processes and record what they call and get,
-//! while ranks, their hosts and the nodes of the cluster are killed, paused and
-//! started again, from a seed. What was recorded is judged afterwards.
+//! Jobs whose ranks are real processes and record their calls and answers, while ranks,
+//! their hosts and the nodes of the cluster are killed, paused and started again, from a
+//! seed. The records are judged afterwards.
 
 mod faults;
 mod host;
@@ -13,7 +13,7 @@ use holdfast_chaos::check::Kind;
 
 pub use self::run::{Lap, lap};
 
-/// What has to be among the closings for a proof.
+/// Kinds of closings that a proof needs.
 pub const PROVEN: [Kind; 6] = [
     Kind::Arrival,
     Kind::ProcessDeath,

@@ -1,4 +1,4 @@
-//! What a recording rank is told to do, as its one argument.
+//! Orders for a recording rank, as its one argument.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 /// Exit code of a rank that could not register.
 pub const EXIT_NOT_JOINED: u8 = 3;
 
-/// Exit code of a rank that was told that its incarnation has ended, or will.
+/// Exit code of a rank that was notified that its incarnation has ended, or will.
 pub const EXIT_ENDED: u8 = 4;
 
 /// One rank: one operating-system process, one incarnation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RankPlan {
-    /// Nodes of the cluster.
+    /// Addresses of the nodes.
     pub store: Vec<String>,
-    /// The job.
+    /// Name of the job.
     pub job: String,
     /// Its run, which is opened if need be.
     pub run: String,
-    /// The process.
+    /// Number of the process.
     pub process: ProcessId,
     /// Active or standby.
     pub role: Role,
-    /// Take the place of a former incarnation at once, even if that goes on.
+    /// Replace a former incarnation at once, even if that is still running.
     pub takeover: bool,
     /// Control socket of the agent that it joins; none = it holds a lease for
     /// itself.
@@ -36,14 +36,14 @@ pub struct RankPlan {
     pub program: String,
     /// Folder of the history.
     pub folder: PathBuf,
-    /// What it calls.
+    /// The calls of the rank.
     pub calls: Calls,
 }
 
-/// What the ranks of a job call, again and again.
+/// The calls of a job's ranks, again and again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Calls {
-    /// Which verbs.
+    /// Verbs that the rank calls.
     pub verbs: Verbs,
     /// Pause between two calls, on average.
     pub pause: Duration,
@@ -52,8 +52,7 @@ pub struct Calls {
     /// How often a rank goes to the next advance before its steps are over, and
     /// without a reason.
     pub desertion: f64,
-    /// How long an advance waits for whoever is missing before it declares them
-    /// dead.
+    /// How long an advance waits for missing processes before it declares them dead.
     pub evict_after: Option<Duration>,
 }
 
@@ -63,8 +62,8 @@ pub struct Calls {
 pub enum Verbs {
     /// `live_processes` alone.
     Live,
-    /// An advance, then these steps, as long as each of them closes: whoever is
-    /// new waits in the advance.
+    /// An advance, then these steps, as long as each of them closes: newcomers wait in
+    /// the advance.
     Iterations {
         /// One after the other.
         steps: Vec<Step>,
@@ -73,7 +72,7 @@ pub enum Verbs {
     },
 }
 
-/// What ranks do together between two advances.
+/// Steps of the ranks between two advances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
@@ -87,10 +86,10 @@ pub enum Step {
     /// Processes with even numbers meet as a set, and so do the others, under one
     /// name.
     Halves,
-    /// The same as quorums, each under a name of its own; then they vote under one
-    /// name, each half among the generation that its quorum was.
+    /// The same as quorums, each under a name of its own; then they vote under one name,
+    /// each half among the generation of its quorum.
     Pairs,
-    /// All processes meet as a set, of which all are required.
+    /// All processes meet as a set that requires all of them.
     All,
     /// Now and then process 0 waits in a set for one that never joins.
     Stranger,

@@ -1,5 +1,5 @@
-//! One lap: jobs run and are broken for a while, all at once, then everything
-//! that was recorded is judged.
+//! One lap: jobs run and are broken for a while, all at once, then everything that was
+//! recorded is judged.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub async fn lap(cluster: &mut Cluster, lap: &Lap) -> Report {
     report
 }
 
-/// The verdict on one folder; each violation says which.
+/// The verdict on one folder; each violation names it.
 fn judge(folder: &Path) -> Report {
     let history = History::read(folder).expect("what was recorded can be read");
     let mut report = check(&history);
@@ -91,7 +91,7 @@ fn judge(folder: &Path) -> Report {
     report
 }
 
-/// Writes down what the store says of a job.
+/// Records the store's own account of a job.
 async fn testify(client: &Client, job: &Name, folder: &Path) {
     let mut recorder = Recorder::open(folder, "store").expect("a history's folder can be written");
     let mut after = 0;

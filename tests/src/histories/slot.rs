@@ -16,14 +16,14 @@ use super::plan::{Calls, EXIT_ENDED, EXIT_NOT_JOINED, RankPlan};
 use crate::binaries;
 use crate::process::Process;
 
-/// What all ranks of a job share.
+/// Settings that all ranks of a job share.
 #[derive(Debug, Clone)]
 pub struct JobPlan {
-    /// The job.
+    /// Name of the job.
     pub job: String,
     /// The run that its ranks join.
     pub run: String,
-    /// Nodes of the cluster.
+    /// Addresses of the nodes.
     pub store: Vec<String>,
     /// Folder of the history.
     pub folder: PathBuf,
@@ -31,11 +31,11 @@ pub struct JobPlan {
     pub logs: PathBuf,
     /// TTL of each lease.
     pub ttl: Duration,
-    /// What the ranks call.
+    /// The calls of the ranks.
     pub calls: Calls,
 }
 
-/// Where one process of a job lives.
+/// The place of one process of a job.
 #[derive(Debug)]
 pub struct Slot {
     process: ProcessId,
@@ -49,14 +49,14 @@ pub struct Slot {
 pub struct Running {
     program: String,
     child: Process,
-    /// What it records.
+    /// File of its records.
     file: PathBuf,
     /// How much of that was there at the last look that counts.
     mark: u64,
 }
 
 impl Slot {
-    /// An empty one.
+    /// A place without a program.
     pub fn new(process: ProcessId) -> Slot {
         Slot { process, started: 0, running: None }
     }
@@ -104,7 +104,7 @@ impl Slot {
         record(harness, What::Dead { program, how: "killed".to_owned() });
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn pause(&self, harness: &mut Recorder) {
         let Some(Running { program, child, .. }) = &self.running else { return };
         let programs = vec![program.clone()];
@@ -112,7 +112,7 @@ impl Slot {
         child.signal(Signal::SIGSTOP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         if let Some(running) = &self.running {
             running.child.signal(Signal::SIGCONT);
@@ -124,15 +124,14 @@ impl Slot {
         self.running.take()
     }
 
-    /// From here on it counts what the program here is told.
+    /// Counts the answers of the program here from now on.
     pub fn mark(&mut self) {
         if let Some(running) = &mut self.running {
             running.mark = running.file.metadata().map_or(0, |metadata| metadata.len());
         }
     }
 
-    /// Whether the program here was told an outcome since the mark, or since
-    /// its start.
+    /// Whether the program here got an outcome since the mark, or since its start.
     pub fn heard(&self) -> bool {
         let heard = |Running { file, mark, .. }: &Running| -> std::io::Result<bool> {
             let mut file = File::open(file)?;
@@ -144,8 +143,8 @@ impl Slot {
         self.running.as_ref().is_some_and(|running| heard(running).unwrap_or(false))
     }
 
-    /// Whether the program here has ended by itself, which only one does that
-    /// was told that its incarnation is over, or whose lease was before it had joined.
+    /// Whether the program here has ended by itself: only a notice that its incarnation
+    /// is over, or the end of its lease before it had joined, allows that.
     ///
     /// # Panics
     ///
@@ -161,7 +160,7 @@ impl Slot {
         true
     }
 
-    /// SIGTERM: it leaves.
+    /// Sends SIGTERM; the rank leaves.
     pub async fn stop(&mut self, harness: &mut Recorder) {
         let Some(Running { program, mut child, .. }) = self.running.take() else { return };
         let status = child.stop().await;
@@ -174,9 +173,8 @@ impl Slot {
 }
 
 impl Running {
-    /// Wakes a paused program whose successor lives; it must find out that its
-    /// own life is over. One that had none yet would wait for the successor to
-    /// end, and is killed.
+    /// Wakes a paused program whose successor is alive; it must find out that its own incarnation
+    /// is over. One that had none yet would wait for the successor to end, and is killed.
     pub async fn put_down(mut self, harness: &mut Recorder) {
         let program = self.program.clone();
         let told = std::fs::read_to_string(&self.file).unwrap_or_default();
@@ -194,7 +192,7 @@ impl Running {
     }
 }
 
-/// Whether it was told that its incarnation, or what that would have hung on, is over.
+/// Whether it was notified that its incarnation is over, or its lease before it joined.
 fn ended_well(status: ExitStatus) -> bool {
     let codes = [EXIT_ENDED, EXIT_NOT_JOINED].map(i32::from);
     status.code().is_some_and(|code| codes.contains(&code))

@@ -43,7 +43,7 @@ done
 echo ready
 while read -r line; do :; done"#;
 
-/// What a container sees at a path.
+/// The content of a container's path.
 #[derive(Debug, Clone, Copy)]
 pub enum Mount<'a> {
     /// An empty folder of its own.
@@ -54,8 +54,8 @@ pub enum Mount<'a> {
     Shared(&'a Path),
 }
 
-/// A host of a [`super::Network`]. It is gone, with all that runs there, when
-/// the last copy of this value and of its containers' is.
+/// A host of a [`super::Network`]. It ends, with all its processes, when the last copy of
+/// this value and of its containers' is dropped.
 #[derive(Debug, Clone)]
 pub struct Host(Arc<Parts>);
 
@@ -69,11 +69,11 @@ struct Parts {
     namespaces: Namespaces,
     /// The network's end of its wire; none for a container.
     port: Option<(Arc<Namespaces>, String)>,
-    /// Whose container it is.
+    /// The host of this container.
     _host: Option<Host>,
 }
 
-/// What a host is made with.
+/// Settings of a new host.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub name: &'a str,
@@ -152,9 +152,8 @@ impl Host {
         Host::new(name, self.0.address, runtime_dir, first, None, Some(self.clone()))
     }
 
-    /// From here on nothing can be written in this container, neither in its root
-    /// nor in `/tmp`, but in its own mounts, and in `logs`: what programs print
-    /// is written on this side of it.
+    /// From here on nothing can be written in this container, neither in its root nor in `/tmp`,
+    /// but in its own mounts, and in `logs`: program output is written on this side of it.
     ///
     /// # Panics
     ///
@@ -178,7 +177,7 @@ done"#;
         assert!(done.is_ok_and(|status| status.success()), "a container is not made read-only");
     }
 
-    /// Its name, which is its host name if it is no container.
+    /// Its name, which is its host name unless it is a container.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -227,7 +226,7 @@ done"#;
         self.inside(|| ip(&["route", "add", "blackhole", &format!("{address}/32")]));
     }
 
-    /// What goes there arrives again.
+    /// Packets to this address arrive again.
     pub fn reach_again(&self, address: Ipv4Addr) {
         self.inside(|| ip(&["route", "del", "blackhole", &format!("{address}/32")]));
     }
@@ -237,7 +236,7 @@ done"#;
         network.inside(|| ip(&["link", "set", port, state]));
     }
 
-    /// Ends all of its processes at once, without a word to anybody.
+    /// Ends all of its processes at once, without notice.
     pub fn power_off(&self) {
         self.0.first.lock().end();
     }

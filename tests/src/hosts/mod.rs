@@ -5,12 +5,12 @@
 //! Entry points: [`Network::test`], which runs a test on a network, and
 //! [`Network::host`].
 //!
-//! Made of Linux's namespaces, so it needs root; where `tests/prepare hosts` has
-//! tried it and found that it cannot be, a test says `SKIPPED`, and passes. Nothing has a name that another
-//! network or the machine could have, too, and nothing is made outside the
-//! test's own namespaces. A namespace lives as long as its processes: those of
-//! a host end with its first one, and that one ends when the test's end of a
-//! pipe is closed, however the test ends. So nothing is ever left behind.
+//! Made of Linux's namespaces, so it needs root; where `tests/prepare hosts` found that
+//! it does not work, a test says `SKIPPED`, and passes. No name is used that another
+//! network or the machine could have, too, and nothing is made outside the test's own
+//! namespaces. A namespace lasts as long as its processes: those of a host end with its
+//! first one, and that one ends when the test's end of a pipe is closed, however the test
+//! ends. So nothing is left over.
 
 mod host;
 mod namespaces;

@@ -14,8 +14,8 @@ pub struct Namespaces {
     files: Vec<(File, CloneFlags)>,
 }
 
-/// What Linux calls them, in the order in which a thread can enter them: with
-/// the mounts its view of `/proc` changes.
+/// Linux's names, in the order in which a thread can enter them: with the mounts its view
+/// of `/proc` changes.
 const KINDS: [(&str, CloneFlags); 4] = [
     ("net", CloneFlags::CLONE_NEWNET),
     ("uts", CloneFlags::CLONE_NEWUTS),
@@ -24,7 +24,7 @@ const KINDS: [(&str, CloneFlags); 4] = [
 ];
 
 impl Namespaces {
-    /// All in which a process is, or its children will be.
+    /// All namespaces of a process, or of its future children.
     pub fn of(pid: u32) -> io::Result<Namespaces> {
         Namespaces::open(&Path::new("/proc").join(pid.to_string()), &KINDS)
     }
@@ -57,8 +57,7 @@ impl Namespaces {
         }
     }
 
-    /// Runs something on a thread that has entered them: processes that it
-    /// starts are born there.
+    /// Runs a closure on a thread that has entered them: processes that it starts are in them.
     pub fn inside<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
         let runtime = tokio::runtime::Handle::try_current().ok();
         let ran = std::thread::scope(|scope| {

@@ -21,7 +21,7 @@ const HOSTS_MAX: usize = 250;
 /// Threads of a test on a network.
 const THREADS: usize = 4;
 
-/// What a host's own name means on itself.
+/// The meaning of a host's own name on itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
     /// Its address on the network, as in a pod of Kubernetes and on most
@@ -55,7 +55,7 @@ impl Network {
     ///
     /// # Panics
     ///
-    /// If nobody has looked, or a network that can be there is not made.
+    /// If `tests/prepare hosts` has not run, or a network that should work cannot be made.
     pub fn test(test: impl AsyncFnOnce(&mut Network) + Send) {
         let tested =
             std::thread::scope(|scope| scope.spawn(|| Network::on_this_thread(test)).join());
@@ -125,7 +125,7 @@ impl Network {
         self.namespace.inside(|| ip(&["route", "add", "blackhole", &format!("{address}/32")]));
     }
 
-    /// What the test sends there arrives again.
+    /// The test's packets to this address arrive again.
     pub fn reach_again(&self, address: Ipv4Addr) {
         self.namespace.inside(|| ip(&["route", "del", "blackhole", &format!("{address}/32")]));
     }
@@ -146,8 +146,7 @@ impl Network {
     }
 }
 
-/// Moves this thread into a network that has nothing but a switch with the
-/// test's own address.
+/// Moves this thread into a new network that has only a switch with the test's own address.
 fn leave_for_a_new_network() {
     unshare(CloneFlags::CLONE_NEWNET).expect("a thread can have a network of its own");
     let address = format!("{}/24", Ipv4Addr::from(FIRST_ADDRESS));

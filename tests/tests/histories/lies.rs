@@ -29,8 +29,8 @@ pub const LIES: &[(&str, Lie, Rule)] = &[
     ("let the first one back go on alone", go_on_alone, Rule::Formation),
 ];
 
-/// The lies that are seen when they are in the history: all those for which it
-/// has a place. Those that are known need not be tried again.
+/// The lies that are detected in the history: all those for which it has a place. Known
+/// ones need not be tried again.
 pub fn found(history: &History, known: &BTreeSet<&'static str>) -> BTreeSet<&'static str> {
     let mut found = BTreeSet::new();
     for (name, lie, rule) in LIES.iter().filter(|(name, ..)| !known.contains(name)) {
@@ -45,18 +45,18 @@ pub fn found(history: &History, known: &BTreeSet<&'static str>) -> BTreeSet<&'st
     found
 }
 
-/// Something that somebody was told, where it stands, and what was called.
+/// An outcome that a process got, where it stands, and its call.
 #[derive(Clone)]
 struct Told {
     program: String,
     place: usize,
     arrival: Arrival,
     outcome: Outcome,
-    /// Who was told.
+    /// The process that got it.
     participant: (ProcessId, u64),
 }
 
-/// Everything that somebody was told.
+/// All outcomes that processes got.
 fn told(history: &History) -> Vec<Told> {
     let mut all = Vec::new();
     for (program, records) in &history.programs {
@@ -91,7 +91,7 @@ fn records<'h>(history: &'h mut History, program: &str) -> &'h mut Vec<Record> {
     history.programs.get_mut(program).expect("it was told")
 }
 
-/// Changes what everybody was told of a generation.
+/// Changes the outcome that all members of a generation got.
 fn retell(history: &mut History, generation: u64, change: impl Fn(&mut Outcome)) {
     for Told { program, place, mut outcome, .. } in told(history) {
         if outcome.generation == generation {
@@ -101,7 +101,7 @@ fn retell(history: &mut History, generation: u64, change: impl Fn(&mut Outcome))
     }
 }
 
-/// Takes an answer away: the caller does not know what came of its call.
+/// Takes an answer away: the caller does not know the result of its call.
 fn unknown(history: &mut History, told: &Told) {
     let why = "a lie".to_owned();
     records(history, &told.program)[told.place].what =
@@ -114,9 +114,8 @@ fn participants(history: &History, process: ProcessId) -> BTreeSet<u64> {
     all.filter(|(of, _)| *of == process).map(|(_, incarnation)| incarnation).collect()
 }
 
-/// What one was told that was told of something before, other than its first
-/// iteration, and of something afterwards, and so certainly lived; others were
-/// told the same.
+/// Outcomes of a process that had others before, beyond its first iteration, and
+/// afterwards, and so was certainly alive; other members got the same.
 fn amid(history: &History, is_meant: impl Fn(&Arrival) -> bool) -> Vec<Told> {
     let all = told(history);
     let amid = all.windows(3).filter_map(|three| {
@@ -134,7 +133,7 @@ fn is_roll(arrival: &Arrival) -> bool {
     arrival.round.verb == Verb::Live && arrival.round.among == Among::Active
 }
 
-/// Nobody was told of a member, and it says nothing of it.
+/// Removes a member from all outcomes of a generation, and what the member says of it.
 fn leave_out(history: &mut History, Told { program, place, outcome, participant, .. }: &Told) {
     retell(history, outcome.generation, |told| {
         told.members.retain(|member| member != participant);
@@ -160,7 +159,7 @@ fn leave_out_of_a_set(history: &mut History) -> bool {
     found.inspect(|told| leave_out(history, told)).is_some()
 }
 
-/// It had been told before it went to an advance, and another one before that.
+/// It had an outcome before it went to an advance, and another one before that.
 fn leave_out_of_a_generation(history: &mut History) -> bool {
     let is_vote = |arrival: &Arrival| matches!(arrival.round.verb, Verb::Vote(_));
     let all = told(history);
@@ -184,7 +183,7 @@ fn name_a_former_incarnation(history: &mut History) -> bool {
         else {
             continue;
         };
-        // Whoever is not named was told nothing: this is not a mere disagreement.
+        // An unnamed process got nothing: this is not a mere disagreement.
         unknown(history, &told);
         retell(history, told.outcome.generation, |outcome| {
             for member in &mut outcome.members {
@@ -283,7 +282,7 @@ fn success(history: &History) -> Option<Told> {
     told(history).into_iter().find(succeeded)
 }
 
-/// Changes the ways of programs behind a block; answers of how many.
+/// Changes the branches of programs after a block; answers of how many.
 fn turn(history: &mut History, entry: &Among, most: usize) -> usize {
     let all = history.programs.values_mut().flatten();
     let branches = all.filter_map(|record| match &mut record.what {
@@ -293,7 +292,7 @@ fn turn(history: &mut History, entry: &Among, most: usize) -> usize {
     branches.take(most).map(|succeeded| *succeeded = !*succeeded).count()
 }
 
-/// For everybody: all go on as after a failure.
+/// For all members: all go on as after a failure.
 fn fail_a_block(history: &mut History) -> bool {
     let Some(exit) = success(history) else { return false };
     retell(history, exit.outcome.generation, |outcome| {
@@ -323,8 +322,8 @@ fn make_a_quorum_of_one(history: &mut History) -> bool {
     true
 }
 
-/// One of a run that another one has ended is told of a closing that came
-/// later: nobody but itself was in it.
+/// A process of a run that another one has ended gets a closing that came later: only the
+/// process itself was in it.
 fn close_in_a_former_run(history: &mut History) -> bool {
     let joined = |run: &str| {
         let all = history.programs.values().filter_map(|records| {
@@ -353,7 +352,7 @@ fn close_in_a_former_run(history: &mut History) -> bool {
     let generations = told(history).into_iter().map(|told| told.outcome.generation);
     let (next, mut found) = (generations.max().unwrap_or(0) + 1, None);
     for (program, records) in &history.programs {
-        // One that was killed early has written nothing.
+        // A program that was killed early has written nothing.
         let first = records.first().map(|record| &record.what);
         let first = matches!(first, Some(What::Join { run, .. }) if !opened.contains(&run));
         if let Some(participant) = participant(records).filter(|_| first) {
@@ -370,7 +369,7 @@ fn close_in_a_former_run(history: &mut History) -> bool {
         members: vec![participant],
         ..Outcome::default()
     };
-    // What it was told of its end is left out.
+    // The notices of its end are left out.
     records.retain(|record| !matches!(record.what, What::Failed { .. } | What::Left));
     if matches!(records.last(), Some(Record { what: What::Call(_), .. })) {
         records.pop();
@@ -380,7 +379,7 @@ fn close_in_a_former_run(history: &mut History) -> bool {
     true
 }
 
-/// Of those with whom a run forms, all but one are told nothing.
+/// Of the processes that form a run, all but one get nothing.
 fn go_on_alone(history: &mut History) -> bool {
     let all = told(history);
     let first = all.iter().filter(|told| told.arrival.round.is_of_all());

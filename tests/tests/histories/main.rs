@@ -54,11 +54,11 @@ async fn no_round_names_the_dead_or_leaves_out_the_living() {
         println!("lies found: {found:?}");
         laps += 1;
     }
-    // What passed is of no further use.
+    // Folders of passed runs are not needed any more.
     std::fs::remove_dir_all(folder).expect("the folder was made here");
 }
 
-/// What was not seen yet of all that has to be.
+/// Required closings that were not seen yet.
 fn unseen(report: &Report) -> Vec<String> {
     let kinds = PROVEN.iter().filter(|kind| !report.kinds.contains_key(kind));
     let sorts = Sort::ALL.iter().filter(|sort| !report.sorts.contains_key(sort));

@@ -1,4 +1,4 @@
-//! One that was counted, and is superseded before it has heard what came of it.
+//! A process that was counted, and is superseded before it got the result.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ async fn whoever_ends_before_it_has_what_was_gathered_is_fenced() {
     let other = join(&cluster, 1, false).await;
     let begun = other.advance(None, soon()).await.expect("an iteration");
 
-    // It waits for the other one, and does not hear it come.
+    // It waits for the other one, and does not notice its arrival.
     let waits = eventually("the rank in the gather", async || {
         let waiting = other.waiting("gather:state", soon()).await.expect("open rounds");
         waiting.into_iter().find(|members| members.find(0).is_some())
@@ -76,7 +76,7 @@ async fn whoever_ends_before_it_has_what_was_gathered_is_fenced() {
     let gathered = other.gather("state", "mine".into(), among, soon()).await.expect("all values");
     assert_eq!(gathered.values.len(), 2);
     join(&cluster, 0, true).await;
-    // With its next call it says that it has what it wanted of the former.
+    // With its next call it acknowledges what it wanted of the former.
     other.live_processes("alone", Among::Set(vec![1]), Deadline::never()).await.expect("itself");
 
     rank.signal(Signal::SIGCONT);

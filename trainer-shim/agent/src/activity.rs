@@ -1,9 +1,9 @@
-//! What programs do while they ask nothing of the store, from what Linux tells
-//! of their processor time under `/proc`.
+//! What programs do while they send no calls to the store, from their processor
+//! time in `/proc`.
 //!
-//! A hang in a collective or in user code is one that the store cannot see. What
-//! can be seen from outside is whether the main thread sleeps, spins or is
-//! stopped, and which rank differs from the others.
+//! The store cannot see a hang in a collective or in user code. Visible from
+//! outside is whether the main thread sleeps, spins or is stopped, and which rank
+//! differs from the others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use holdfast_api::{Activity, Doing};
 use tokio::time::Instant;
 
-/// The time over which processor time is told.
+/// Window over which processor time is reported.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Most samples of one program: those of the window, and the one before it.
 const SAMPLES_MAX: usize = 8;
@@ -32,11 +32,11 @@ const PLACE_BYTES_MAX: usize = 64;
 /// PyTorch runs.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What the kernel tells of a program at one moment.
+/// State of a program in the kernel at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Look {
-    /// When the program began, in ticks since the host did: tells it from
-    /// another one with its number.
+    /// Start of the program, in ticks since boot: distinguishes it from another
+    /// program with the same pid.
     began: u64,
     /// The main thread's state: R, S, D, T and their like.
     state: char,
@@ -79,7 +79,7 @@ impl Sampler {
         }
     }
 
-    /// What one of them does; none before it was looked at twice.
+    /// Activity of one program; `None` before two looks at it.
     pub fn activity(&self, pid: u32) -> Option<Activity> {
         self.tracks.get(&pid)?.activity()
     }
@@ -174,7 +174,7 @@ fn stat(line: &str) -> Option<(char, Times)> {
     let (_, fields) = line.rsplit_once(") ")?;
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    // What was the third field of the line is the first here.
+    // The line's third field is the first here.
     let user: u32 = fields.nth(10)?.parse().ok()?;
     let system: u32 = fields.next()?.parse().ok()?;
     let began = fields.nth(6)?.parse().ok()?;
@@ -182,8 +182,7 @@ fn stat(line: &str) -> Option<(char, Times)> {
     Some((state, Times { cpu: TICK * user.saturating_add(system), began, exit_code }))
 }
 
-/// The wait status of a program that has ended and that nobody has waited for
-/// yet; none if somebody has, or it goes on.
+/// Wait status of a program that has ended but has not been waited for; `None` otherwise.
 pub(crate) fn status_of_ended(pid: u32) -> Option<i32> {
     match stat(&read(&Path::new("/proc").join(pid.to_string()).join("stat")))? {
         ('Z', times) => times.exit_code,
@@ -199,7 +198,7 @@ fn place(name: &str) -> Option<String> {
 
 fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read is not known.
+    // An unreadable file counts as unknown.
     let _ = fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -220,7 +219,7 @@ mod tests {
         }
     }
 
-    /// What is made of looks two seconds apart.
+    /// Activity from looks two seconds apart.
     fn activity(looks: &[Look]) -> Option<Activity> {
         let (mut sampler, start) = (Sampler::default(), Instant::now());
         for (n, look) in (0_u32..).zip(looks) {

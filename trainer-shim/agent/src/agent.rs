@@ -61,7 +61,7 @@ pub const STORE_PORTS_MAX: usize = 1024;
 /// Ports asked for and not opened yet.
 const REQUESTS_MAX: usize = 16;
 
-/// What an agent serves, and from where.
+/// What an agent serves, and where it listens.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The store: endpoints and the client's timings.
@@ -122,11 +122,11 @@ struct Identity {
     job: Name,
     met: Met,
     host: String,
-    /// Tells this process from all others.
+    /// Distinguishes this process from all others.
     id: String,
 }
 
-/// What is asked of an agent that runs.
+/// Requests to a running agent.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Ports at these addresses.
@@ -137,9 +137,9 @@ pub(crate) enum Request {
     Close { name: Name, done: oneshot::Sender<()> },
     /// A port for one side of a program's store.
     OpenStore { namespace: Namespace, answer: oneshot::Sender<Result<SocketAddr, Error>> },
-    /// Nobody uses the program's store of this name any more.
+    /// No client uses the program's store of this name any more.
     CloseStore { name: Name },
-    /// What is served, and where.
+    /// Ports served, with their namespaces.
     Served { answer: oneshot::Sender<Vec<(SocketAddr, Namespace)>> },
 }
 
@@ -155,7 +155,7 @@ impl Handle {
         &self.identity.addresses
     }
 
-    /// The job.
+    /// Job that the agent serves.
     pub fn job(&self) -> &Name {
         &self.identity.job
     }
@@ -165,7 +165,7 @@ impl Handle {
         &self.identity.met.run
     }
 
-    /// How the run was met at the start.
+    /// Whether the run was opened or joined at the start.
     pub fn met(&self) -> &Met {
         &self.identity.met
     }
@@ -180,7 +180,7 @@ impl Handle {
         self.door.clients_ever() + self.processes.programs_ever()
     }
 
-    /// Processes that are TCPStore clients or were; none if that is not known of all.
+    /// Processes that are TCPStore clients or were; `None` if some are unknown.
     pub async fn programs(&self) -> Option<Vec<u32>> {
         if self.processes.programs_ever() > 0 {
             return None;
@@ -201,17 +201,17 @@ impl Handle {
         self.door.fenced().or_else(|| self.processes.lost())
     }
 
-    /// Who is connected.
     pub(crate) fn roster(&self) -> &Roster {
         self.door.roster()
     }
 
-    /// A command has ended that this agent served, as whoever started it tells.
+    /// Records the end of a command that this agent served, as reported by the
+    /// process that started it.
     pub fn command_ended(&self, pid: u32, rank: Option<u64>, exit: Exit) {
         self.roster().command_ended(pid, rank, exit);
     }
 
-    /// What the agent tells of itself, without its connections.
+    /// The agent's report about itself, without its connections.
     pub(crate) fn introduction(&self) -> AgentReport {
         AgentReport {
             id: self.identity.id.clone(),
@@ -237,7 +237,7 @@ impl Handle {
         self.keeper.as_ref()
     }
 
-    /// What the store's client has been through.
+    /// Counters of the store's client.
     pub fn statistics(&self) -> Statistics {
         self.client.statistics()
     }
@@ -257,7 +257,7 @@ impl Handle {
     /// All ports that are open now.
     pub async fn ports(&self) -> Vec<u16> {
         let (answer, answered) = oneshot::channel();
-        // One that stops has none.
+        // A stopping agent serves none.
         let _ = self.requests.send(Request::Served { answer }).await;
         let served = answered.await.unwrap_or_default();
         served.into_iter().map(|(address, _)| address.port()).collect()
@@ -281,7 +281,7 @@ impl Handle {
         let _ = closed.await;
     }
 
-    /// Leaves the run for good, or gives up to tell the store so.
+    /// Leaves the run for good; gives up if the store does not answer.
     async fn leave(&self) {
         let began = Instant::now();
         let (job, run) = (self.job(), self.run());
@@ -304,17 +304,15 @@ impl Handle {
         &self.processes
     }
 
-    /// Who is in which namespace.
     pub(crate) fn presence(&self) -> &Presence {
         self.door.presence()
     }
 }
 
 impl Agent {
-    /// Takes the ports, opens the run, and listens: in this order, so that an
-    /// agent that cannot serve ends nobody's run, and none is met by a client
-    /// before it can. With a keeper it goes on where the agent before was, if that is
-    /// possible.
+    /// Takes the ports, opens the run, and listens, in this order: an agent that cannot serve ends
+    /// no run, and no client connects before the agent can answer. With a keeper it goes on where
+    /// the agent before it was, if possible.
     pub async fn open(mut options: Options, kept: Option<Kept>) -> Result<Agent, Error> {
         let host = host_name();
         let of_processes = process::Options { host: host.clone(), lease_ttl: options.lease_ttl };
@@ -400,10 +398,10 @@ impl Agent {
         })
     }
 
-    /// The same, unless it is `given_up` before: then nobody holds the run any
-    /// more for this host, and nothing is answered. An answer of the store that
-    /// is on its way is waited for, for a while: a lease that was just granted
-    /// would be given back by nobody, and keep the run open.
+    /// As `open`, unless `given_up` comes first: then this host holds the run no
+    /// longer, and no call is answered. An answer of the store that is on its way
+    /// is awaited for a while: no process would give back a lease that was just
+    /// granted, and it would keep the run open.
     pub async fn open_unless(
         options: Options,
         kept: Option<Kept>,
@@ -469,7 +467,7 @@ impl Agent {
                     () = shutdown.cancelled() => break,
                     () = ports.one_ends() => {}
                     Some(request) = requests.recv() => match request {
-                        // Whoever asked may have gone; the ports stay.
+                        // The caller may be gone; the ports stay.
                         Request::OpenAt { addresses, answer } => {
                             let _ = answer.send(ports.add_at(&addresses, handle.addresses()));
                         }
@@ -490,7 +488,7 @@ impl Agent {
                     }
                 }
             }
-            // Whoever asks from here on learns at once that nobody answers.
+            // A caller that asks from here on learns at once that no answer will come.
             requests.close();
             while requests.try_recv().is_ok() {}
             // The others end by themselves: each has the same token.
@@ -565,7 +563,7 @@ impl Begun {
     }
 }
 
-/// What ends early does not end the rest.
+/// A task that ends early does not end the rest.
 async fn forever(task: impl Future<Output = ()>) {
     task.await;
     std::future::pending().await
@@ -601,7 +599,7 @@ async fn log_leaders(client: &Client) -> std::convert::Infallible {
     }
 }
 
-/// The name of this host; empty where the system does not tell.
+/// Name of this host; empty where the system does not say.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()

@@ -1,12 +1,11 @@
 //! Deletes the keys of namespaces that are over.
 //!
-//! What is over says [`presence`](crate::door::tcpstore::presence): attempts of
-//! a restart in place that newer ones have followed, and namespaces that were
+//! [`presence`](crate::door::tcpstore::presence) says what is over: attempts of a
+//! restart in place that newer ones have followed, and namespaces that were
 //! opened by name before another. Their keys stay readable for a while, for
-//! whoever wants to know why, and are then deleted, by each agent that saw
-//! them: deleting twice changes nothing. Keys of the ports that the agent was
-//! told, in attempt 0, stay until the run is deleted: torchrun's own are among
-//! them.
+//! debugging, and are then deleted, by each agent that saw them: deleting twice
+//! changes nothing. Keys of the agent's own ports, in attempt 0, stay until the
+//! run is deleted: torchrun's are among them.
 
 use std::time::Duration;
 

@@ -1,16 +1,16 @@
-//! The agent: what runs beside a trainer, on the same host, and outlives the
-//! leaders of the store.
+//! The agent: runs beside a trainer, on the same host, and outlives the leaders
+//! of the store.
 //!
 //! A PyTorch process connects its TCPStore client once, never again, and dies
 //! of a broken connection. So the connection ends here, at a process that does
 //! nothing that could break it, and the agent's own client follows the leader
-//! from node to node behind it. An unmodified program needs two environment
+//! from node to node. An unmodified program needs two environment
 //! variables to use it, `MASTER_ADDR` and `MASTER_PORT`, and a third,
 //! `TORCHELASTIC_USE_AGENT_STORE`, to start no store of its own.
 //!
 //! A program that uses the library ([`holdfast_trainer_shim`]) is attached to
-//! the agent over its control socket: its death is told to the others in a few
-//! milliseconds.
+//! the agent over its control socket: its death is reported to the others in a
+//! few milliseconds.
 //!
 //! Entry points: [`agent::Agent::open`] and [`agent::Agent::run`]; the binary
 //! `holdfast-agent` is a command line around them.
@@ -24,15 +24,15 @@
 //! | [`collector`] | deletes the keys of namespaces that are over |
 //! | [`stores`] | stores that programs open for themselves, at addresses of their own |
 //! | [`control`] | how the processes of one run on one host find their agent |
-//! | [`roster`] | who is connected and waits for what, for operators |
-//! | [`programs`] | the programs behind the connections: last calls, and ends |
+//! | [`roster`] | connected clients and what each waits for, for operators |
+//! | [`programs`] | the programs of the connections: last calls, and ends |
 //! | `activity` | what they do while they ask nothing of the store |
-//! | `telling` | what operators are told: gathered, and sent if it is new |
+//! | `telling` | reports for operators: gathered, and sent if something is new |
 //! | [`process`] | which process is at the other end of a connection |
 //! | [`keeper`] | holds sockets and what is in flight while an agent is replaced |
 //! | [`door`] | front doors, one for each foreign protocol |
 //! | [`door::tcpstore`] | PyTorch's TCPStore: codec, mapping, order, sockets |
-//! | [`door::process`] | programs with the library: one lease, deaths told at once |
+//! | [`door::process`] | programs with the library: one lease, deaths reported at once |
 //!
 //! # Architecture invariants
 //!
@@ -41,14 +41,14 @@
 //! * No state that matters: an agent that is started anew against the same run
 //!   serves the same keys. Under `run` the keeper holds its connections; without
 //!   a keeper they are lost. Processes that joined with the library end with it.
-//! * While the store has a leader no connection is dropped, whatever leaders
+//! * While the store has a leader no connection is dropped, whichever leaders
 //!   come and go. Every connection that is closed has its reason logged.
 //! * Codecs and connection order are free of I/O, clocks and tasks; trainers'
 //!   sockets are in `door/*/serve.rs` and `door/*/socket.rs` alone.
 //! * Every buffer, queue and count has a bound with a name
 //!   ([`door::tcpstore::Limits`]), and no client can cost another its service.
-//! * What operators are shown is gathered beside the work: a trainer's
-//!   operation waits for no look-up and no report.
+//! * Reports for operators are gathered beside the work: a trainer's operation
+//!   waits for no look-up and no report.
 //! * No name is ever looked up for a client: a silent name server must not
 //!   stop a job from starting.
 

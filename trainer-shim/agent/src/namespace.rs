@@ -1,4 +1,4 @@
-//! Namespaces: key spaces within one run that never meet.
+//! Namespaces: disjoint key spaces within one run.
 //!
 //! Every port that an agent listens on serves one, and so does every attempt
 //! of a launcher that restarts its ranks in place. All lie in the run's keys:
@@ -16,9 +16,8 @@
 use holdfast_api::{Blob, Name};
 use serde::{Deserialize, Serialize};
 
-/// What a namespace's prefix begins with.
 const MARK: u8 = b'@';
-/// What stands before a key of the first port that begins with [`MARK`].
+/// Prefix of a key of the first port that begins with [`MARK`].
 const ESCAPE: &[u8] = b"@:";
 
 /// A key space of a run.
@@ -29,12 +28,12 @@ pub struct Namespace {
     side: Side,
 }
 
-/// Who comes through a port of the namespace. The keys are the same for all.
+/// Clients that come through a port of the namespace. The keys are the same for all.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub enum Side {
-    /// Ranks, of whatever attempt.
+    /// Ranks of any attempt.
     #[default]
     Ranks,
     /// The program that opened the store: it is open for as long as that is
@@ -45,35 +44,35 @@ pub enum Side {
 }
 
 impl Namespace {
-    /// That of the run's first port.
+    /// Namespace of the run's first port.
     pub fn first() -> Namespace {
         Namespace::default()
     }
 
-    /// One with a name of its own.
+    /// Namespace with a name of its own.
     pub fn named(name: Name) -> Namespace {
         Namespace { name: Some(name), ..Namespace::default() }
     }
 
-    /// That of a port behind the first.
+    /// Namespace of a port other than the first.
     pub fn of_port(port: u16) -> Namespace {
         let name = port.to_string().parse();
         Namespace::named(name.expect("digits are a name"))
     }
 
-    /// That of a store which a program opened for itself, on one of its two sides.
+    /// Namespace of a store that a program opened, on one of its two sides.
     pub fn of_store(name: Name, side: Side) -> Namespace {
         Namespace { name: Some(name), attempt: 0, side }
     }
 
-    /// That of ranks which a launcher has started anew, `attempt` times, in the
-    /// store that it opened for them.
+    /// Namespace of restarted ranks, by how often their launcher restarted them,
+    /// in the store that it opened for them.
     pub fn of_restart(name: Name, attempt: u32) -> Namespace {
         Namespace { name: Some(name), attempt, side: Side::Others }
     }
 
-    /// Its sister for another attempt. Who comes to the store of a program is of
-    /// the attempt that the port is for.
+    /// The same namespace for another attempt. A client of a program's store is
+    /// of the attempt that the port is for.
     pub fn with_attempt(&self, attempt: u32) -> Namespace {
         if self.is_of_store() { self.clone() } else { Namespace { attempt, ..self.clone() } }
     }
@@ -83,27 +82,27 @@ impl Namespace {
         self.side != Side::Ranks
     }
 
-    /// Its name; none is that of the run's first port.
+    /// Its name; `None` for the run's first port.
     pub fn name(&self) -> Option<&Name> {
         self.name.as_ref()
     }
 
-    /// Who comes through its port.
+    /// Clients that come through its port.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// Which attempt.
+    /// Number of the attempt, from 0.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Whether its keys stand in the run as they are.
+    /// Whether its keys have no prefix in the run.
     pub fn is_plain(&self) -> bool {
         self.name.is_none() && self.attempt == 0
     }
 
-    /// What all its keys begin with in the store; of the plain one, nothing.
+    /// Prefix of its keys in the store; empty for the plain one.
     pub fn prefix(&self) -> Blob {
         if self.is_plain() {
             return Blob::from("");
@@ -112,18 +111,18 @@ impl Namespace {
         Blob::from(format!("@{name}#{}:", self.attempt).into_bytes())
     }
 
-    /// What the keys of all attempts of this name begin with.
+    /// Common prefix of the keys of all attempts of this name.
     pub fn prefix_of_all(name: &Name) -> Blob {
         Blob::from(format!("@{name}#").into_bytes())
     }
 
-    /// What the keys of all namespaces but the plain one begin with, and what
-    /// the escaped keys of the plain one do.
+    /// Prefixes of the keys of all namespaces but the plain one, and of the
+    /// escaped keys of the plain one.
     pub fn marks() -> (Blob, Blob) {
         (Blob::from(vec![MARK]), Blob::from(ESCAPE.to_vec()))
     }
 
-    /// A client's key as it stands in the store.
+    /// A client's key as it is in the store.
     pub fn to_store(&self, key: Blob) -> Blob {
         if !self.is_plain() {
             return joined(self.prefix().as_bytes(), &key);
@@ -131,8 +130,8 @@ impl Namespace {
         if key.as_bytes().first() == Some(&MARK) { joined(ESCAPE, &key) } else { key }
     }
 
-    /// A key of the store as this namespace's clients know it; none if it is
-    /// another namespace's.
+    /// A key of the store as this namespace's clients know it; `None` for a key
+    /// of another namespace.
     pub fn from_store(&self, key: Blob) -> Option<Blob> {
         if !self.is_plain() {
             let prefix = self.prefix();

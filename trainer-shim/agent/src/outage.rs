@@ -9,8 +9,8 @@ use tracing::{info, warn};
 
 use crate::agent::Handle;
 
-/// What some work comes to. Says as long as it lasts that the store does not
-/// answer, and what goes on `meanwhile`.
+/// Result of `work`. While it lasts, logs that the store does not answer, and
+/// what goes on `meanwhile`.
 pub(crate) async fn during<T>(
     client: &Client,
     meanwhile: impl Fn() -> String,

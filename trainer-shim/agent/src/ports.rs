@@ -12,9 +12,8 @@ use crate::keeper::recorder::Recorder;
 
 /// Where to look for a free port.
 const PORT_MIN: u16 = 20_000;
-/// Above it Linux takes ports for outgoing connections, unless told otherwise.
+/// Linux takes ports above it for outgoing connections, unless configured otherwise.
 const PORT_END: u16 = 32_768;
-/// Random ports tried.
 const PORT_TRIES: usize = 200;
 
 /// A port that belongs to this process and refuses connections until it
@@ -26,7 +25,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Takes a port.
+    /// Binds a port, without listening.
     pub fn take(address: SocketAddr) -> io::Result<Bound> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // A port whose last connections are in TIME_WAIT is free.
@@ -57,7 +56,7 @@ impl Bound {
         )))
     }
 
-    /// Which.
+    /// Address that is bound.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -68,7 +67,7 @@ impl Bound {
     }
 }
 
-/// Where connections come.
+/// Where connections are accepted.
 #[derive(Debug)]
 pub enum Listener {
     /// To this process.
@@ -84,7 +83,7 @@ impl From<TcpListener> for Listener {
 }
 
 impl Listener {
-    /// Its address.
+    /// Its address, if the system gives it.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Listener::Own(listener) => listener.local_addr().ok(),
@@ -108,8 +107,7 @@ impl Listener {
     }
 }
 
-/// Whether nobody listens next to a port: programs open stores of their own at the
-/// one behind it.
+/// Whether the next port is free: programs open stores of their own there.
 fn has_room(port: u16) -> bool {
     let neighbours = [port.checked_sub(1), port.checked_add(1)].into_iter().flatten();
     neighbours.into_iter().all(|port| Bound::take((Ipv4Addr::LOCALHOST, port).into()).is_ok())

@@ -1,10 +1,9 @@
-//! Which process is at the other end of a connection, from what Linux tells
-//! under `/proc`.
+//! Which process is at the other end of a connection, from `/proc`.
 //!
-//! Walking through the open files of all processes takes milliseconds: it is
-//! done for many connections at once, and never while a trainer waits for an
-//! answer. What cannot be read (another user's process, another host, another
-//! process namespace) is not known, and nothing depends on it.
+//! Walking through the open files of all processes takes milliseconds: it is done
+//! for many connections at once, and never while a trainer waits for an answer.
+//! Unreadable processes (of another user, host or process namespace) stay
+//! unknown, and nothing depends on them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,7 +11,6 @@ use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// Most bytes read of one table of connections.
 const TABLE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Most open files looked at in one walk.
 const FILES_MAX: usize = 1_000_000;
@@ -26,7 +24,7 @@ const RESTARTS: &[u8] = b"TORCHELASTIC_RESTART_COUNT=";
 /// A process on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// Its process id.
     pub pid: u32,
     /// The `RANK` that it was started with, if it has one.
     pub rank: Option<u64>,
@@ -37,9 +35,9 @@ pub struct Process {
 /// A connection as its server sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
-    /// The client's end.
+    /// Address of the client's end.
     pub peer: SocketAddr,
-    /// The server's end.
+    /// Address of the server's end.
     pub local: SocketAddr,
 }
 
@@ -70,7 +68,7 @@ pub fn clients_of(connections: &[Connection]) -> Vec<Option<Process>> {
 
 fn read(path: &Path, bytes_max: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // What cannot be read is not known.
+    // An unreadable file counts as unknown.
     let _ = fs::File::open(path).and_then(|file| file.take(bytes_max).read_to_end(&mut bytes));
     bytes
 }
@@ -117,7 +115,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Fills in who has these sockets open. Of several, as after a fork, the one
+/// Fills in the owners of these sockets. Of several, as after a fork, the one
 /// with the lowest id.
 fn holders(proc: &Path, mut sockets: HashMap<u64, Option<u32>>) -> HashMap<u64, Option<u32>> {
     let mut missing = sockets.len();
@@ -150,7 +148,6 @@ fn socket_inode(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The number behind this name.
 fn number(environment: &[u8], name: &[u8]) -> Option<u64> {
     let value = environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(name))?;
     std::str::from_utf8(value).ok()?.parse().ok()

@@ -1,5 +1,4 @@
-//! The programs behind the connections: what they asked last, and those that
-//! have ended.
+//! The programs of the connections: their last calls, and those that have ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -15,7 +14,7 @@ use crate::process::Process;
 
 /// Ended programs of one namespace that are remembered.
 const ENDED_OF_ONE_MAX: usize = 64;
-/// Who has asked nothing for so long is quiet.
+/// A program without a call for so long is quiet.
 const QUIET_MIN: Duration = Duration::from_secs(5);
 
 /// A call of the store.
@@ -27,7 +26,7 @@ pub struct LastCall {
 }
 
 impl LastCall {
-    /// One that begins now, on this key.
+    /// A call that begins now, on this key.
     pub fn now(op: &'static str, key: Option<&Blob>) -> LastCall {
         let beginning = |key: &Blob| match key.as_bytes().get(..WORD_BYTES_MAX) {
             Some(beginning) => Blob::from(beginning),
@@ -36,7 +35,7 @@ impl LastCall {
         LastCall { at: Instant::now(), op, key: key.map(beginning) }
     }
 
-    /// The later one.
+    /// The later of two calls.
     pub fn later(one: Option<LastCall>, other: Option<LastCall>) -> Option<LastCall> {
         match (one, other) {
             (Some(one), Some(other)) if one.at >= other.at => Some(one),
@@ -46,8 +45,8 @@ impl LastCall {
     }
 }
 
-/// What somebody does who connected at `came` and has called last; none if that
-/// is not long ago.
+/// What a program that connected at `came` does after its last call; `None` if
+/// that was recent.
 pub fn quiet(last: Option<&LastCall>, came: Instant, now: Instant) -> Option<Quiet> {
     let since = now.saturating_duration_since(last.map_or(came, |last| last.at));
     (since >= QUIET_MIN).then(|| Quiet {
@@ -90,10 +89,10 @@ pub struct Programs {
     ended: VecDeque<Ended>,
 }
 
-/// One of them.
+/// A program that connects to the agent.
 #[derive(Debug)]
 pub struct Program {
-    /// Its rank.
+    /// Its rank, if known.
     pub rank: Option<u64>,
     /// Where it connects from.
     pub from: String,
@@ -102,7 +101,7 @@ pub struct Program {
     restarts: u64,
     /// Its last call over connections that have closed.
     pub last: Option<LastCall>,
-    /// When it was met first.
+    /// When its first connection came.
     pub came: Instant,
     watched: bool,
 }
@@ -125,7 +124,7 @@ impl Programs {
             return None;
         }
         let relaunched = self.relaunched(process, door);
-        // Whoever has its rank now takes the place of whoever had it.
+        // The program that has its rank now replaces the one that had it.
         let is_same = |ended: &Ended| {
             ended.pid == process.pid
                 || (process.rank.is_some() && ended.rank == process.rank && ended.door == door)
@@ -153,7 +152,7 @@ impl Programs {
         Some(Relaunched { rank, pid, before, ago, door: door.to_owned() })
     }
 
-    /// What is known of one that goes on.
+    /// A program that goes on.
     pub fn get(&self, pid: u32) -> Option<&Program> {
         self.known.get(&pid)
     }
@@ -163,7 +162,7 @@ impl Programs {
         self.known.iter().map(|(pid, program)| (*pid, program))
     }
 
-    /// Those that go on and those that have ended; none if there were too many to know.
+    /// Programs that go on and those that have ended; `None` if there were too many to know.
     pub fn ids(&self) -> Option<Vec<u32>> {
         let ended = self.ended.iter().map(|one| one.pid);
         let all = self.known.keys().copied().chain(ended).collect();
@@ -177,7 +176,7 @@ impl Programs {
         }
     }
 
-    /// Programs whose end nobody watches for yet; from now on the caller does.
+    /// Programs whose end is not watched yet; from now on the caller watches them.
     pub fn unwatched(&mut self) -> Vec<u32> {
         let unwatched = self.known.iter_mut().filter(|(_, program)| !program.watched);
         let watch = |(pid, program): (&u32, &mut Program)| {
@@ -187,8 +186,8 @@ impl Programs {
         unwatched.map(watch).collect()
     }
 
-    /// A program that was connected has ended. One without a rank, as a
-    /// launcher or a probe, is nobody that others wait for.
+    /// A program that was connected has ended. The others do not wait for one
+    /// without a rank, as a launcher or a probe.
     pub fn ended(&mut self, pid: u32, exit: Option<Exit>) {
         if let Some(program) = self.known.remove(&pid)
             && program.rank.is_some()
@@ -204,8 +203,8 @@ impl Programs {
         }
     }
 
-    /// A command has ended, as whoever started it tells: also one that never
-    /// connected.
+    /// A command has ended, as reported by the process that started it: also one
+    /// that never connected.
     pub fn command_ended(&mut self, pid: u32, rank: Option<u64>, exit: Exit) {
         let (door, rank, restarts) = match self.known.remove(&pid) {
             Some(program) => (program.door, program.rank.or(rank), program.restarts),
@@ -231,7 +230,7 @@ impl Programs {
         self.ended.push_back(ended);
     }
 
-    /// Those that have ended, the latest last.
+    /// Ended programs, the latest last.
     pub fn report_ended(&self, now: Instant) -> Vec<AgentEnded> {
         let told = |ended: &Ended| AgentEnded {
             pid: ended.pid,

@@ -1,7 +1,7 @@
-//! Who is connected to this agent and who waits for what, for operators.
+//! Clients of this agent and what each waits for, for operators.
 //!
-//! A connection only notes that it is there and what it waits for; whose it is
-//! and what is worth telling is found out when a report is made.
+//! A connection only notes that it is there and what it waits for; its process
+//! and what is worth reporting are found out when a report is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,8 +18,7 @@ use tracing::{debug, error, warn};
 use crate::process::{self, Connection, Process};
 use crate::programs::{LastCall, Program, Programs, quiet};
 
-/// A wait is worth telling when it has been blocked for this long: most end
-/// within milliseconds.
+/// A wait is reported when it has been blocked for this long: most end within milliseconds.
 const BLOCKED_MIN: Duration = Duration::from_secs(1);
 /// How often the process of a connection is looked for, before it counts as
 /// unknown.
@@ -27,15 +26,15 @@ const LOOKS_MAX: u32 = 3;
 /// Room in a report for what is not a wait.
 const WAITS_BYTES_MAX: usize = REPORT_BYTES_MAX / 2;
 
-/// How long a look at the processes of this host may take: the kernel makes
-/// whoever reads a process's variables wait for its memory.
+/// Time limit for a look at the processes of this host: the kernel makes a reader
+/// of a process's variables wait for its memory.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// All connections of an agent. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Roster {
     connections: Arc<Mutex<Connections>>,
-    /// Held by the one look that is under way.
+    /// Held by the one look in progress.
     looking: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -131,14 +130,14 @@ impl Roster {
     }
 
     /// Looks for the processes of connections that are new, one look at a time
-    /// for all who ask. Those that it has not found in time stay unknown.
+    /// for all callers. Those that it has not found in time stay unknown.
     pub async fn look_for_processes(&self) {
         let roster = self.clone();
         let looking = async {
             let turn = Arc::clone(&self.looking).lock_owned().await;
             spawn_blocking(move || {
                 roster.look();
-                // Whoever waited for it finds little left to look for.
+                // The caller that waited for it finds little left to look for.
                 drop(turn);
             })
             .await
@@ -183,14 +182,14 @@ impl Roster {
         }
     }
 
-    /// The programs that are connected or were; none if that is not known of all.
+    /// The programs that are connected or were; `None` if some are unknown.
     pub fn programs(&self) -> Option<Vec<u32>> {
         let connections = self.connections.lock();
         let known = connections.taken.values().all(|record| record.owner.process().is_some());
         known.then(|| connections.programs.ids()).flatten()
     }
 
-    /// Programs whose end nobody watches for yet; from now on the caller does.
+    /// Programs whose end is not watched yet; from now on the caller watches them.
     pub fn unwatched(&self) -> Vec<u32> {
         self.connections.lock().programs.unwatched()
     }
@@ -200,12 +199,12 @@ impl Roster {
         self.connections.lock().programs.ended(pid, exit);
     }
 
-    /// A command has ended, as whoever started it tells.
+    /// A command has ended, as reported by the process that started it.
     pub fn command_ended(&self, pid: u32, rank: Option<u64>, exit: Exit) {
         self.connections.lock().programs.command_ended(pid, rank, exit);
     }
 
-    /// Fills in the clients and the waits, and who has ended.
+    /// Fills in the clients, the waits, and programs that have ended.
     pub fn fill(&self, report: &mut AgentReport, now: Instant) {
         let connections = self.connections.lock();
         fill_clients(report, &connections, now);
@@ -219,7 +218,7 @@ fn from(connection: &Connection) -> String {
     connection.peer.ip().to_canonical().to_string()
 }
 
-/// The connections of one program, or of nobody knows whom.
+/// The connections of one program, or of one origin with unknown programs.
 struct Together {
     connections: u64,
     waits: bool,
@@ -227,8 +226,8 @@ struct Together {
     last: Option<LastCall>,
 }
 
-/// Connections of one process stand together, and those of nobody knows whom
-/// by where they come from.
+/// Connections of one process are grouped, and those of unknown processes by
+/// their origin.
 fn fill_clients(report: &mut AgentReport, connections: &Connections, now: Instant) {
     let mut clients: BTreeMap<(Option<u64>, Option<u32>, String), Together> = BTreeMap::new();
     for record in connections.taken.values() {
@@ -347,7 +346,7 @@ impl Entry {
         }
     }
 
-    /// It waits no more.
+    /// The wait has ended.
     pub fn goes_on(&self) {
         self.set(None);
     }
@@ -376,7 +375,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What an agent tells that has no clients.
+    /// Report of an agent without clients.
     pub(crate) fn report() -> AgentReport {
         AgentReport {
             id: String::new(),

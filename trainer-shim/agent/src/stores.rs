@@ -4,9 +4,9 @@
 //! through the control socket ([`crate::control`]): it then is a client of the
 //! agent instead of starting a server. What it gets is a namespace of the run.
 //!
-//! As with a server of PyTorch, a store begins empty each time that a program
-//! opens it as its master, and is over when that program has let go of it; who
-//! wants it before waits for it, and two programs cannot be its master at once. All of
+//! As with a server of PyTorch, a store begins empty each time that a program opens it as its
+//! master, and is over when that program has let go of it; a program that wants it earlier waits
+//! for it, and two programs cannot be its master at once. All of
 //! this stands in the run's keys, so that programs on other hosts find it there:
 //!
 //! | key | value |
@@ -14,8 +14,8 @@
 //! | `@store:ADDRESS:newest` | how often the store at this address was opened |
 //! | `@store:ADDRESS:N` | the N-th of these, while it is open: a [`Record`] |
 //!
-//! Its owner is connected through a port of its own. When nobody is connected there any more
-//! the store is closed; its keys are deleted some time later.
+//! Its owner is connected through a port of its own. When that has no connection left, the store
+//! is closed; its keys are deleted some time later.
 
 mod address;
 mod connected;
@@ -48,7 +48,7 @@ use table::{Hold, OF_ONE_MAX, Owned, Table};
 
 /// Longest time for which a program waits for a store, or for its workers.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A wait this long is said.
+/// A wait this long is logged.
 const WAIT_NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// How long a program that opens a store may wait for a cluster without a quorum.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(300);
@@ -56,13 +56,13 @@ const OPEN_TIME_MAX: Duration = Duration::from_secs(300);
 const TRIES_MAX: u32 = 16;
 /// Stores that are over and whose keys are kept for a while.
 const OVER_MAX: usize = 4096;
-/// How long one try to note something of a store in the cluster may take, and the
-/// pause behind one in vain.
+/// Time limit for one try to note a store in the cluster, and the pause after a
+/// failed one.
 const NOTE_TIME_MAX: Duration = Duration::from_secs(5);
 const NOTE_PAUSE: Duration = Duration::from_secs(2);
 /// How often to look whether records still name the lease that this host has.
 const RENEW_INTERVAL: Duration = Duration::from_secs(1);
-/// A holder of a record who may be gone is looked at again after this.
+/// When a holder of a record that may be gone is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Programs that had asked the agent before for a store have so long to connect.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
@@ -85,7 +85,7 @@ pub struct Wanted {
     /// Its launcher has opened the store for the ranks that it starts.
     #[serde(default)]
     pub of_launcher: bool,
-    /// The restart in place that it was started in, if a launcher told it.
+    /// The restart in place that it was started in, if its launcher passed that on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// The namespace that its launcher opened for it: stores of another are others.
@@ -95,15 +95,14 @@ pub struct Wanted {
     pub timeout_ms: u64,
 }
 
-/// A store that is open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
-    /// Its namespace.
+    /// Namespace of its keys.
     namespace: Name,
     /// The agent of its master, and the lease with which that holds the run.
     agent: String,
     lease: Option<LeaseId>,
-    /// In words, for whoever cannot open it.
+    /// Host in words, for the error of a program that cannot open it.
     host: String,
     pid: Option<i32>,
     attempt: Option<u32>,
@@ -112,24 +111,24 @@ struct Record {
 /// Why a program gets no store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else is its master.
+    /// Another program is its master.
     #[error(
         "the store {store} is open already (EADDRINUSE, address already in use): {by} opened it as \
          its master and is still connected; end that first, or use another port"
     )]
     InUse {
-        /// The address.
+        /// Address of the store.
         store: String,
-        /// Who opened it.
+        /// The program that opened it, in words.
         by: String,
     },
-    /// Nobody opened it in time.
+    /// No program opened it in time.
     #[error(
         "no program of this run has opened the store {store} as its master in {seconds} s; start \
          the one that does (is_master=True, rank 0)"
     )]
     NotOpened {
-        /// The address.
+        /// Address of the store.
         store: String,
         /// How long it was waited for.
         seconds: u64,
@@ -142,28 +141,28 @@ pub enum Error {
         /// How long they were waited for.
         seconds: u64,
     },
-    /// One program has too many.
+    /// One program has too many stores open.
     #[error(
         "process {pid} has {OF_ONE_MAX} stores open already, which is as many as one program may; \
          close those that it does not use"
     )]
     TooManyOfOne {
-        /// It.
+        /// Pid of the program.
         pid: i32,
     },
     /// The host cannot be a host.
     #[error("the host of a store has {bytes} bytes, and may have {HOST_BYTES_MAX}")]
     LongHost {
-        /// Its length.
+        /// Length of the host, in bytes.
         bytes: usize,
     },
     /// Others open it again and again.
     #[error("the store {store} is opened by others again and again; use another port")]
     Contended {
-        /// The address.
+        /// Address of the store.
         store: String,
     },
-    /// A port cannot be had, or the agent stops.
+    /// A port cannot be taken, or the agent stops.
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// The cluster cannot be asked.
@@ -171,15 +170,15 @@ pub enum Error {
     Cluster(#[from] holdfast_client::Error),
 }
 
-/// What a program gets.
+/// A store that is open for a program.
 #[derive(Debug)]
 pub struct Served {
-    /// Where it connects.
+    /// Where the program connects.
     pub address: SocketAddr,
     /// The port by which others name the store.
     pub port: u16,
-    /// Keeps the store open until the program is connected; none where the agent
-    /// serves that address anyway.
+    /// Keeps the store open until the program is connected; `None` where the
+    /// agent serves that address anyway.
     hold: Option<Hold>,
 }
 
@@ -200,13 +199,13 @@ struct Shared {
     processes: process::Door,
     ports: mpsc::Sender<Request>,
     table: Table,
-    /// Of the agent before: those who had asked it may be about to connect.
+    /// Holds of the agent before: programs that had asked it may be about to connect.
     restored: Mutex<Vec<Hold>>,
     notes: Notes,
-    /// One program at a time becomes a master: who is one stands in the table.
+    /// One program at a time becomes a master: the table names the masters.
     opening: tokio::sync::Mutex<()>,
-    /// Held alone while ports are closed that nobody uses: none of them is answered to a
-    /// program in that moment.
+    /// Held alone while unused ports are closed: no program gets one of them as an answer in that
+    /// moment.
     closing: tokio::sync::RwLock<()>,
 }
 
@@ -266,7 +265,7 @@ impl Stores {
         }
     }
 
-    /// Waits until so many clients have come to a store.
+    /// Waits until this many clients have come to a store.
     pub async fn workers(
         &self,
         served: &Served,
@@ -294,8 +293,7 @@ impl Stores {
         self.0.notes.stores(|| self.0.table.notes());
     }
 
-    /// Closes what nobody uses any more, and deletes the keys of stores that are
-    /// over. Never ends.
+    /// Closes unused stores, and deletes the keys of stores that are over. Never ends.
     pub async fn keep(&self) {
         let mut over: VecDeque<(Instant, Name)> = VecDeque::new();
         let (connected_by, mut holds) =
@@ -392,11 +390,12 @@ impl Stores {
             let both = [counted.clone(), noted.clone()];
             let then = both.map(|(key, value)| TransactionOp::Put { key, value }).into();
             let noted = match wanted.port {
-                // Nobody counts on a port that was any.
+                // No program refers to a freely chosen port later: its count is
+                // deleted, too.
                 0 => vec![noted, counted],
                 _ => vec![noted],
             };
-            // Before the cluster knows of it: nobody finds it without its master.
+            // Before the cluster knows of it: no program finds it without its master.
             self.0.table.own(&name, Owned { pid, address: at, noted, is_over: false });
             self.note();
             let opened = self.0.keys.transaction(compare, then, Vec::new(), deadline).await?;
@@ -486,7 +485,7 @@ impl Stores {
         Ok(Served { address, port: wanted.port, hold: Some(hold) })
     }
 
-    /// Whether whoever opened it still has it open.
+    /// Whether the program that opened it still has it open.
     async fn is_held(&self, record: &Record, deadline: Deadline) -> Result<bool, Error> {
         if record.agent == self.0.agent {
             return Ok(self.0.table.is_owned(&record.namespace));
@@ -524,8 +523,7 @@ impl Stores {
         name.parse().expect("it is made of letters, digits, dots and dashes, and short")
     }
 
-    /// Notes in the cluster that stores are over, the oldest first. Whether it is told
-    /// all of them.
+    /// Notes in the cluster that stores are over, the oldest first. Returns whether all are noted.
     async fn tell_ends(&self) -> bool {
         while let Some((owned, count)) = self.0.table.first_untold() {
             if let Err(error) = self.end(&owned).await {
@@ -540,7 +538,7 @@ impl Stores {
     async fn end(&self, owned: &Owned) -> Result<(), holdfast_client::Error> {
         let deadline = Deadline::after(NOTE_TIME_MAX);
         for (key, value) in owned.noted.clone() {
-            // Whoever else has opened it meanwhile keeps it.
+            // A program that has opened it since keeps it.
             let compare = vec![Compare::Value { key: key.clone(), value }];
             let then = vec![TransactionOp::Delete { key }];
             self.0.keys.transaction(compare, then, Vec::new(), deadline).await?;
@@ -548,8 +546,8 @@ impl Stores {
         Ok(())
     }
 
-    /// Notes the lease that this host has now in the records of its stores: one that
-    /// was away for longer than its TTL has another, and its stores are open all the same.
+    /// Notes this host's present lease in the records of its stores: a host that was away for
+    /// longer than its TTL has another lease, and its stores are still open.
     async fn renew(&self) {
         let noted = self.0.table.noted();
         if noted.is_empty() {
@@ -573,8 +571,8 @@ impl Stores {
         }
     }
 
-    /// Takes over what stands in a record of this agent: a try whose answer was lost, or
-    /// the agent before, may have written it.
+    /// Takes over the content of a record of this agent: a try whose answer was lost, or the agent
+    /// before, may have written it.
     async fn note_as_it_is(&self, name: &Name, key: &Blob, deadline: Deadline) {
         let Ok(Some(entry)) = self.0.keys.get(key.clone(), deadline).await else { return };
         let Some(value) = entry.value else { return };
@@ -619,20 +617,20 @@ fn follows(asks: Option<u32>, opened: Option<u32>) -> bool {
     asks.zip(opened).is_some_and(|(asks, opened)| asks > opened)
 }
 
-/// The attempt of a rank that was started anew and uses the store of its launcher,
-/// which goes on: there the keys of the ranks before it are, and it must not read them.
+/// The attempt of a restarted rank that uses the store of its launcher, which goes on: it must not
+/// read the keys of the ranks before it, which are there.
 fn restart(wanted: &Wanted, opened: Option<u32>) -> Option<u32> {
     wanted.attempt.filter(|attempt| *attempt > 0 && wanted.of_launcher && opened.is_none())
 }
 
-/// A record with this lease; none if it has it, or is none.
+/// A record with this lease; `None` if it has it, or is no record.
 fn renewed(value: &Blob, lease: LeaseId) -> Option<Blob> {
     let record: Record = serde_json::from_slice(value.as_bytes()).ok()?;
     let is_old = record.lease != Some(lease);
     is_old.then(|| Blob::from(written(&Record { lease: Some(lease), ..record })))
 }
 
-/// The store at an address, in the namespace of whoever names it.
+/// The store at an address, in the namespace of the program that names it.
 fn within(wanted: &Wanted, address: String) -> String {
     match &wanted.namespace {
         Some(namespace) => format!("{namespace}/{address}"),
@@ -666,7 +664,7 @@ fn shown(host: &str, port: u16) -> String {
     format!("{host}:{port}")
 }
 
-/// What no clock can tell is far away.
+/// A time beyond the clock's range is far away.
 fn after(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or(now + WAIT_TIME_MAX)
@@ -732,7 +730,7 @@ mod tests {
         let read: Record =
             serde_json::from_slice(renewed(&value, 2.into()).unwrap().as_bytes()).unwrap();
         assert_eq!(read, Record { lease: Some(2.into()), ..record });
-        // How often the store was opened stands beside it.
+        // The count of openings is beside it.
         assert_eq!(renewed(&Blob::from("12"), 2.into()), None);
     }
 

@@ -1,10 +1,10 @@
-//! What operators are told of this agent: gathered every two seconds, and sent
-//! when there is something new.
+//! Reports of this agent for operators: gathered every two seconds, and sent when
+//! there is something new.
 //!
-//! Processor times change all the time, and ranks that train ask nothing of the
-//! store for hours. So they are looked at here, on the host, and told when what
-//! a rank does has changed, with growing pauses: an agent whose ranks train says
-//! nothing.
+//! Processor times change all the time, and ranks that train send no calls to the
+//! store for hours. So they are looked at here, on the host, and reported when
+//! what a rank does has changed, with growing pauses: an agent whose ranks train
+//! reports nothing.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -21,19 +21,19 @@ use crate::agent::Handle;
 use crate::door::process::peer::Peer;
 use crate::programs::exit_of;
 
-/// How often to look whether there is anything new to tell operators.
+/// How often to look for something new to report to operators.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Pauses between reports in which nothing is new but what quiet programs do:
-/// the first, doubled up to the last.
+/// Pauses between reports in which only quiet programs changed: the first,
+/// doubled up to the last.
 const PAUSE_MIN: Duration = Duration::from_secs(4);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// After so long without such a report the pauses begin anew.
 const CALM: Duration = Duration::from_secs(128);
 
-/// A main thread that has been silent for so long is told of at once.
+/// A main thread that has been silent for so long is reported at once.
 const HANGS_MS: u64 = 60_000;
 
-/// Gathers and tells, for as long as the agent runs.
+/// Gathers and sends reports, for as long as the agent runs.
 pub struct Teller {
     client: Client,
     handle: Handle,
@@ -45,7 +45,7 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Of this agent, to the store of this client.
+    /// Reports this agent, through this client.
     pub fn new(client: Client, handle: Handle) -> Teller {
         let mut interval = tokio::time::interval(INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -59,7 +59,7 @@ impl Teller {
         }
     }
 
-    /// Tells whenever there is something new.
+    /// Sends a report whenever there is something new.
     pub async fn run(&mut self) -> Infallible {
         loop {
             tokio::select! {
@@ -98,8 +98,8 @@ impl Teller {
             if peer.is_watched() {
                 self.watching.spawn(async move {
                     peer.ended().await;
-                    // Until whoever started it has waited for it, the kernel
-                    // tells how it ended.
+                    // The kernel keeps the exit status until the parent has
+                    // waited for it.
                     (pid, status_of_ended(pid).and_then(exit_of))
                 });
             } else {
@@ -150,7 +150,7 @@ struct Pace {
 impl Pace {
     fn is_due(&self, report: &AgentReport, now: Instant) -> bool {
         let Some((told, at)) = &self.told else { return true };
-        // Of waits it is told again how long they last.
+        // The duration of waits is reported again.
         if !report.waits.is_empty() || outline(told) != outline(report) {
             return true;
         }
@@ -189,7 +189,7 @@ fn outline(report: &AgentReport) -> AgentReport {
 fn picture(report: &AgentReport) -> AgentReport {
     let mut report = report.clone();
     let kind = |activity: &mut holdfast_api::Activity| {
-        // Less than the whole time is told again once it is over.
+        // Less than the whole time is reported again once it is over.
         let whole = activity.over_ms >= PAUSE_MIN.as_secs() * 2_000;
         *activity = holdfast_api::Activity {
             place: None,
@@ -242,7 +242,8 @@ mod tests {
         AgentReport { clients: vec![client], ..roster::tests::report() }
     }
 
-    /// How often it is told in so many seconds what `each` has to report then.
+    /// How many reports are sent in so many seconds, where `each` gives the
+    /// report at a step.
     fn told(seconds: u32, each: impl Fn(u32) -> AgentReport) -> usize {
         let (mut pace, start, mut count) = (Pace::default(), Instant::now(), 0);
         for n in 0..seconds / 2 {

@@ -1,4 +1,4 @@
-//! The binary's command line, without a store: exit codes and what is said.
+//! The binary's command line, without a store: exit codes and output.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Nobody listens on port 1.
+/// Port 1 has no listener.
 const NO_STORE: &str = "127.0.0.1:1";
 
 fn agent(arguments: &[&str]) -> Output {
@@ -64,7 +64,7 @@ fn help_shows_examples_and_is_no_failure() {
     }
 }
 
-/// What `--help` says, without line breaks: long lines are broken anywhere.
+/// Text of `--help`, without line breaks: long lines are broken anywhere.
 fn help(arguments: &[&str]) -> String {
     let help = String::from_utf8(agent(&[arguments, &["--help"]].concat()).stdout).unwrap();
     help.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -157,7 +157,7 @@ fn a_command_that_cannot_be_run_is_refused_before_any_store_is_asked() {
     assert_fails(&run("no-such-command"), 127, &["no-such-command", "not found"]);
     assert_fails(&run("/no/such/file"), 127, &["/no/such/file", "not found"]);
     assert_fails(&run(folder.path().to_str().unwrap()), 126, &["cannot be executed", "folder"]);
-    // Root may read everything, but needs the execute bit like anybody.
+    // Root may read everything, but needs the execute bit like any user.
     assert_fails(&run(file), 126, &["train.py", "cannot be executed"]);
 }
 
@@ -204,7 +204,7 @@ fn a_torch_that_dies_of_a_port_in_use_is_refused_with_the_reason() {
     let run = |more: &[&str], command: &[&str]| agent(&[&flags, more, &["--"], command].concat());
     let refused = run(&[], &[&old, "--nnodes=2", "--node-rank=1", "train.py"]);
     assert_fails(&refused, 2, &["torch 2.5", "port", "2.7", "--allow-bypass"]);
-    // What needs no static rendezvous is started: here no store answers.
+    // A command without a static rendezvous is started: here no store answers.
     for (more, command) in [
         (&["--allow-bypass"][..], &[&*old, "train.py"][..]),
         (&["--keep-master-addr"], &[&old, "--standalone", "train.py"]),
@@ -218,7 +218,7 @@ fn a_torch_that_dies_of_a_port_in_use_is_refused_with_the_reason() {
     drop(folder);
 }
 
-/// What stands in backticks, or between other quotes.
+/// Texts in backticks, or between other quotes.
 fn quoted(text: &str, quote: char) -> Vec<String> {
     text.split(quote).skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -274,7 +274,7 @@ fn a_variable_with_a_letter_wrong_in_its_name_is_named_with_the_right_one() {
     for name in names.iter().filter(|name| name.starts_with("HOLDFAST_")) {
         let wrong = format!("{}Q", &name[..name.len() - 1]);
         let texts = [&*wrong, "is ignored", &format!("did you mean {name}?")];
-        // What is missing because of it, what is wrong beside it, and once there is a log.
+        // Missing settings because of it, errors beside it, and once there is a log.
         assert_fails(&agent_with(&["serve"], &[(&wrong, "x")]), 125, &texts);
         assert_fails(&agent_with(&["serve", "--jbo", "x"], &[(&wrong, "x")]), 125, &texts);
         let serve = ["run", "--store", NO_STORE, "--connect-deadline", "1ms", "--", "true"];

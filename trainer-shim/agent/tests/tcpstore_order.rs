@@ -266,7 +266,7 @@ fn a_barrier_that_is_given_up_stays_counted_and_is_not_answered() {
         assert_eq!(connection.next_action(), None);
         assert_replies(&mut connection, &[Reply::Cancelled]);
     }
-    // Given up in the queue, behind a write.
+    // Given up in the queue, after a write.
     let mut connection = connection();
     connection.receive(set("/a", "1"));
     connection.receive(barrier("/b", 2));
@@ -392,7 +392,7 @@ fn more_may_be_queued_while_others_wait_for_it() {
     assert!(first > 0 && more > 0 && more < 4 * first, "{first} and {more} more");
 }
 
-/// What a random client does, and what the world does to it.
+/// An act of a random client, or of its surroundings.
 #[derive(Debug, Clone)]
 enum Event {
     Receive(Message),

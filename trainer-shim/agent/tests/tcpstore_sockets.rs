@@ -25,7 +25,7 @@ struct Harness {
     running: JoinHandle<()>,
 }
 
-/// A door in front of a store of which no node answers: nobody listens on port 1.
+/// A door in front of a store without nodes: port 1 has no listener.
 async fn door(limits: Limits, store_lost_deadline: Duration) -> Harness {
     let client = Client::new(holdfast_client::Options::new(vec!["127.0.0.1:1".to_owned()]));
     let options = Options { store_lost_deadline, single_attempt: false, limits };

@@ -15,13 +15,13 @@ pub const INVALID_ARGUMENT: ResultCode = ResultCode(4);
 /// `ncclInvalidUsage`: wrong order of calls, ranks of different versions, no
 /// interface.
 pub const INVALID_USAGE: ResultCode = ResultCode(5);
-/// `ncclRemoteError`: a neighbour closed its connection. Others are told nothing.
+/// `ncclRemoteError`: a neighbour closed its connection. Other ranks get no error.
 pub const REMOTE_ERROR: ResultCode = ResultCode(6);
-/// `ncclInProgress`: the call goes on behind a communicator that does not block.
+/// `ncclInProgress`: the call goes on in a communicator that does not block.
 pub const IN_PROGRESS: ResultCode = ResultCode(7);
 
-/// What a call of NCCL returned. Codes without a name here are as valid: newer
-/// libraries have more of them, and what 8 means depends on the version.
+/// Result of a call of NCCL. Codes without a name here are as valid: newer
+/// libraries have more of them, and the meaning of 8 depends on the version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ResultCode(pub i32);
 
@@ -31,7 +31,7 @@ impl ResultCode {
         self == SUCCESS || self == IN_PROGRESS
     }
 
-    /// Its name in NCCL's header; none for one that this crate does not know.
+    /// Its name in NCCL's header; `None` for one that this crate does not know.
     pub fn name(self) -> Option<&'static str> {
         Some(match self {
             SUCCESS => "ncclSuccess",

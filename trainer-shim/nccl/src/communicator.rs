@@ -17,7 +17,7 @@ use crate::version::REVOKE;
 /// Most ranks of a communicator: far more than were ever formed.
 pub const RANKS_MAX: u32 = 1 << 20;
 
-/// Longest name of a group in bytes, which stands in NCCL's log.
+/// Longest name of a group in bytes; it appears in NCCL's log.
 pub const GROUP_BYTES_MAX: usize = 256;
 
 /// Most collectives of one communicator that have not ended.
@@ -26,9 +26,9 @@ pub const COLLECTIVES_PENDING_MAX: usize = 1_024;
 /// One membership in one generation of a group.
 #[derive(Debug, Clone, Copy)]
 pub struct Membership<'a> {
-    /// The group's name.
+    /// Name of the group, at most [`GROUP_BYTES_MAX`] bytes.
     pub group: &'a str,
-    /// The generation.
+    /// Number of the generation.
     pub generation: u64,
     /// How many ranks it has.
     pub ranks: u32,
@@ -39,17 +39,17 @@ pub struct Membership<'a> {
 /// How a communicator is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// Something that was begun goes on: ask again.
+    /// A call is in progress: ask again.
     InProgress,
     /// Nothing goes on in NCCL; collectives may still run on the device.
     Ready,
-    /// It has failed, for good: abort it. That it has not is no sign that all
-    /// peers live: only neighbours see a closed connection, and over NVLink and
-    /// shared memory nobody does.
+    /// It has failed, for good: abort it. The absence of this does not mean that
+    /// all peers are alive: only neighbours see a closed connection, and over
+    /// NVLink and shared memory no rank does.
     Failed(Failure),
 }
 
-/// What is made of the values of all ranks.
+/// How the values of all ranks are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
     /// Their sum.
@@ -82,9 +82,9 @@ enum Stage {
     Finalizing,
 }
 
-/// A communicator whose calls return at once; its state says when what they
-/// began has ended. It has no deadlines: NCCL waits for a silent peer for ever,
-/// and whoever owns the communicator counts the time and aborts it.
+/// A communicator whose calls return at once; its state says when what they began
+/// has ended. It has no deadlines: NCCL waits for a silent peer for ever, and the
+/// owner of the communicator counts the time and aborts it.
 ///
 /// It can be sent to another thread, but one thread at a time owns it, and no
 /// two threads work on communicators of the same device. **Abort is a message to
@@ -131,8 +131,8 @@ impl Communicator {
         let mut config = Config::non_blocking(&name);
         let mut raw = std::ptr::null_mut();
         // SAFETY: the pointers are to values that the function may write, the
-        // config has the layout that its version says, and the name in it lives
-        // as long as the communicator.
+        // config has the layout that its version says, and the name in it is
+        // valid as long as the communicator.
         let code =
             unsafe { (nccl.symbols().init_rank)(&mut raw, ranks, id.raw(), rank, &mut config) };
         let result = nccl.check(CALL, code);
@@ -257,7 +257,7 @@ impl Communicator {
     }
 
     /// Begins to end it, together with all other members: only where all of them
-    /// live and none has aborted. Ended, when the state is [`State::Ready`].
+    /// are alive and none has aborted. Ended, when the state is [`State::Ready`].
     pub fn finalize(&mut self) -> Result<(), NcclError> {
         const CALL: &str = "ncclCommFinalize";
         group::refuse(CALL)?;
@@ -305,7 +305,7 @@ impl Communicator {
         &self.nccl
     }
 
-    /// Says in time what NCCL would refuse without a word of why.
+    /// Refuses in time what NCCL would refuse without a reason.
     pub(crate) fn require_ready(&mut self, call: &'static str) -> Result<(), NcclError> {
         match self.state()? {
             State::Failed(failure) => return Err(failure.into()),
@@ -354,7 +354,7 @@ impl Communicator {
         }
         let place = buffer.place();
         let address = place.address as *mut c_void;
-        // Kept from before the call, also if it fails: a part may be under way.
+        // Kept from before the call, also if it fails: a part may be in progress.
         self.in_flight.push(InFlight::new(buffer));
         // SAFETY: the communicator is there; the memory has as many values of
         // this type as are named and is kept in `in_flight`, as the stream is,
@@ -395,8 +395,8 @@ impl Communicator {
         result
     }
 
-    /// Aborts it within a group that is open. It is freed when that ends; until
-    /// then somebody must keep what is returned.
+    /// Aborts it within an open group. It is freed when that ends; until then the
+    /// caller must keep the returned buffers.
     pub(crate) fn abort_in_group(mut self) -> (Result<(), NcclError>, Kept) {
         let kept = self.take_kept();
         (self.call_last("ncclCommAbort", self.nccl.symbols().abort), kept)
@@ -425,8 +425,8 @@ impl Communicator {
     }
 }
 
-/// What NCCL may use until an abort has ended: the memory and the streams of
-/// kernels that may run, and the name.
+/// Values that NCCL may use until an abort has ended: the memory and the streams
+/// of kernels that may run, and the name.
 pub(crate) struct Kept {
     _in_flight: Vec<InFlight>,
     _name: Arc<CString>,

@@ -1,8 +1,7 @@
 //! Devices, streams and memory of CUDA: what collectives work on.
 //!
-//! All of it is `cudarc`'s, behind a look whether there is a driver at all and
-//! whether it has the functions that are called here: without them `cudarc`
-//! panics.
+//! All of it is `cudarc`'s, after a check that there is a driver and that it has
+//! the functions called here: without them `cudarc` panics.
 #![expect(unsafe_code, reason = "cudarc's look for the driver is unsafe")]
 
 use std::ffi::c_void;
@@ -106,7 +105,7 @@ impl Device {
         self.context.bind_to_thread().map_err(failed("to choose a device"))
     }
 
-    /// Its number.
+    /// Number of the device, from 0.
     pub fn ordinal(&self) -> usize {
         self.context.ordinal()
     }
@@ -117,7 +116,7 @@ impl Device {
         Ok(free)
     }
 
-    /// A new stream.
+    /// Makes a new stream.
     pub fn stream(&self) -> Result<Stream, DeviceError> {
         let stream = self.context.new_stream().map_err(failed("to make a stream"))?;
         Ok(Stream { stream })
@@ -141,9 +140,9 @@ impl Stream {
     }
 }
 
-/// Values in the memory of a device, bound to a stream: all that is done with
-/// them is done in its order. Cheap to clone: the memory is freed, in that
-/// order, when nobody uses it any more, a collective included.
+/// Values in the memory of a device, bound to a stream: all work on them is done
+/// in its order. Cheap to clone: the memory is freed, in that order, with its
+/// last user, a collective included.
 #[derive(Debug)]
 pub struct Buffer<T: Element> {
     memory: Arc<CudaSlice<T>>,
@@ -178,8 +177,7 @@ impl<T: Element> Buffer<T> {
         self.memory.is_empty()
     }
 
-    /// Where it is, and on which stream. The address is good while some clone of
-    /// the buffer lives.
+    /// Its address and stream. The address is valid while a clone of the buffer exists.
     pub(crate) fn place(&self) -> Place {
         let stream = Arc::clone(self.memory.stream());
         let (address, _order) = self.memory.device_ptr(&stream);
@@ -197,12 +195,12 @@ pub(crate) struct Place {
     pub stream: Arc<CudaStream>,
 }
 
-/// What a collective works on, until it has ended on the device.
+/// Memory of a collective, until it has ended on the device.
 pub(crate) struct InFlight {
     /// Keeps the memory.
     _memory: Arc<dyn std::any::Any + Send + Sync>,
     stream: Arc<CudaStream>,
-    /// The end of the collective; none before it is known to be on the stream.
+    /// The end of the collective; `None` before it is known to be on the stream.
     end: Option<cudarc::driver::CudaEvent>,
 }
 
@@ -225,7 +223,7 @@ impl InFlight {
     }
 }
 
-/// What values can be: the same bits in NCCL, on the device and here.
+/// Types of values: the same bits in NCCL, on the device and here.
 pub trait Element: sealed::Element {}
 
 impl<T: sealed::Element> Element for T {}

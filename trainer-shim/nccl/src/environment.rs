@@ -1,7 +1,6 @@
-//! What NCCL reads from the environment: the one variable that must not be
-//! there, and those that should be.
+//! Variables that NCCL reads: one that must not be set, and those that should be.
 
-/// Makes all unique ids equal, so that generations cannot be told apart.
+/// Makes all unique ids equal, so that generations look the same.
 pub const COMM_ID: &str = "NCCL_COMM_ID";
 
 /// The library to load, where it is not found by its name.
@@ -10,17 +9,17 @@ pub const LIBRARY: &str = "HOLDFAST_NCCL_LIBRARY";
 /// A variable that is worth setting before the first call of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
-    /// Its name.
+    /// Name of the variable.
     pub name: &'static str,
-    /// Its value.
+    /// Recommended value.
     pub value: &'static str,
-    /// What it is for.
+    /// Reason, in words.
     pub why: &'static str,
 }
 
-/// What a program should be started with whose communicators are to be aborted
-/// and formed anew. Nothing sets it here: the environment of a running program
-/// is not changed, and what the user has set stays.
+/// Recommended variables for programs whose communicators are to be aborted and
+/// formed anew. Nothing sets them here: the environment of a running program is
+/// not changed, and the user's own values stay.
 pub const RECOMMENDED: &[Setting] = &[
     Setting {
         name: "NCCL_SOCKET_RETRY_SLEEP_MSEC",

@@ -10,7 +10,7 @@ use crate::communicator::{COLLECTIVES_PENDING_MAX, GROUP_BYTES_MAX, RANKS_MAX};
 use crate::environment::{COMM_ID, LIBRARY};
 use crate::version::{MINIMUM, Version};
 
-/// What was tried in search of a library.
+/// One try in the search for a library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// The path or the name.
@@ -42,10 +42,10 @@ pub enum LoadError {
     NotNccl {
         /// The path or the name.
         library: String,
-        /// What it lacks.
+        /// Missing function.
         symbol: &'static str,
     },
-    /// Too old.
+    /// Older than the minimum.
     #[error(
         "{library} is NCCL {found}, too old: aborts take seconds and can hang before {MINIMUM}; \
          install {MINIMUM} or newer, or see {LIBRARY}"
@@ -53,19 +53,19 @@ pub enum LoadError {
     TooOld {
         /// The path or the name.
         library: String,
-        /// Its version.
+        /// Version that was found.
         found: Version,
     },
-    /// It says a good version, and lacks a function that every such version has.
+    /// Its version is good, but it lacks a function that every such version has.
     #[error(
         "{library} says that it is NCCL {version}, and has no function {symbol}; install another build"
     )]
     Incomplete {
         /// The path or the name.
         library: String,
-        /// The version that it says.
+        /// Version that it reports.
         version: Version,
-        /// What it lacks.
+        /// Missing function.
         symbol: &'static str,
     },
     /// It does not say its version.
@@ -75,7 +75,7 @@ pub enum LoadError {
     NoVersion {
         /// The path or the name.
         library: String,
-        /// What it returned.
+        /// Code that it returned.
         code: ResultCode,
     },
     /// All ids would be the same.
@@ -84,13 +84,13 @@ pub enum LoadError {
          generation could join a later one; unset it, also in nccl.conf"
     )]
     CommIdSet {
-        /// Its value.
+        /// Value of the variable.
         value: String,
     },
 }
 
 impl LoadError {
-    /// A stable name.
+    /// Stable name of the error.
     pub fn code(&self) -> &'static str {
         match self {
             LoadError::Missing { .. } => "nccl_missing",
@@ -102,7 +102,7 @@ impl LoadError {
         }
     }
 
-    /// Never: somebody has to install or to unset something first.
+    /// Never: something has to be installed or unset first.
     pub fn is_retryable(&self) -> bool {
         false
     }
@@ -115,9 +115,9 @@ impl LoadError {
     after_colon(detail)
 )]
 pub struct Failure {
-    /// The function.
+    /// Name of the function.
     pub call: &'static str,
-    /// What it returned.
+    /// Code that it returned.
     pub code: ResultCode,
     /// The code in NCCL's words.
     pub text: String,
@@ -132,10 +132,10 @@ fn after_colon(detail: &str) -> String {
 /// Why a call on a communicator failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NcclError {
-    /// NCCL says so.
+    /// NCCL returned an error.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// CUDA says so.
+    /// CUDA returned an error.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// All ids would be the same.
@@ -144,7 +144,7 @@ pub enum NcclError {
     /// The communicator is not in a state for this.
     #[error("{call} cannot be called on a communicator that {reason}")]
     NotReady {
-        /// The function.
+        /// Function that was called.
         call: &'static str,
         /// Which state, and what to do.
         reason: &'static str,
@@ -152,13 +152,13 @@ pub enum NcclError {
     /// A group is open on this thread, in which only collectives can be called.
     #[error("{call} cannot be called within a group; call it before or after")]
     InGroup {
-        /// The function.
+        /// Function that was called.
         call: &'static str,
     },
     /// The library is too old for this.
     #[error("NCCL {version} has no {call}, which came with {since}")]
     Unsupported {
-        /// The function.
+        /// Function that was called.
         call: &'static str,
         /// The version in use.
         version: Version,
@@ -170,7 +170,7 @@ pub enum NcclError {
     NoSuchRank {
         /// The rank.
         rank: u32,
-        /// Of how many.
+        /// Number of ranks.
         ranks: u32,
     },
     /// The name cannot be that of a communicator.
@@ -178,7 +178,7 @@ pub enum NcclError {
         "a group's name of {bytes} bytes: it has 1 to {GROUP_BYTES_MAX} bytes, none of them NUL"
     )]
     BadName {
-        /// Its length.
+        /// Length of the name, in bytes.
         bytes: usize,
     },
     /// The group has fewer communicators.
@@ -195,7 +195,7 @@ pub enum NcclError {
 }
 
 impl NcclError {
-    /// A stable name.
+    /// Stable name of the error.
     pub fn code(&self) -> &'static str {
         match self {
             NcclError::Failed(_) => "nccl_failed",
@@ -232,12 +232,12 @@ pub enum DeviceError {
          or start the container with its GPUs"
     )]
     NoDriver,
-    /// What is called a driver lacks a function.
+    /// The library found as the driver lacks a function.
     #[error(
         "the CUDA driver has no function {symbol}: it is older than CUDA 12, or another library of that name"
     )]
     BadDriver {
-        /// What it lacks.
+        /// Missing function.
         symbol: &'static str,
     },
     /// There are fewer devices.
@@ -250,10 +250,10 @@ pub enum DeviceError {
         /// How many there are.
         count: u32,
     },
-    /// The driver says so.
+    /// The driver returned an error.
     #[error("CUDA failed {doing}: {text}")]
     Cuda {
-        /// What was tried.
+        /// Attempted operation.
         doing: &'static str,
         /// The driver's words.
         text: String,
@@ -261,7 +261,7 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// A stable name.
+    /// Stable name of the error.
     pub fn code(&self) -> &'static str {
         match self {
             DeviceError::NoDriver => "cuda_no_driver",
@@ -283,27 +283,27 @@ pub enum MintError {
     /// The helper does not start.
     #[error("the minter {} cannot be started: {source}; it is installed beside the agent", program.display())]
     NotStarted {
-        /// Its path.
+        /// Path of the helper.
         program: PathBuf,
         /// The system's words.
         source: std::io::Error,
     },
-    /// The helper says why it mints nothing.
+    /// The helper reported why it mints nothing.
     #[error("no unique id: {reason}")]
     Refused {
-        /// Its words.
+        /// Reason in the helper's words.
         reason: String,
     },
-    /// The helper ended without a word.
+    /// The helper ended without output.
     #[error("the minter ended before it wrote an id: {status}; its standard error says more")]
     Ended {
-        /// How.
+        /// Exit status.
         status: ExitStatus,
     },
     /// The helper wrote something else.
     #[error("the minter wrote no unique id; is {} the program of this version?", program.display())]
     Garbled {
-        /// Its path.
+        /// Path of the helper.
         program: PathBuf,
     },
     /// The helper took too long.
@@ -318,7 +318,7 @@ pub enum MintError {
 }
 
 impl MintError {
-    /// A stable name.
+    /// Stable name of the error.
     pub fn code(&self) -> &'static str {
         match self {
             MintError::NotStarted { .. } => "mint_not_started",

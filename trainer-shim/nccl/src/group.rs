@@ -26,7 +26,7 @@ pub(crate) fn refuse(call: &'static str) -> Result<(), NcclError> {
 }
 
 /// Calls collectives of these communicators, all of which begin when `body`
-/// returns, whatever it returns.
+/// returns, also with an error.
 pub fn group<R>(
     communicators: &mut [&mut Communicator],
     body: impl FnOnce(&mut Group<'_, '_>) -> Result<R, NcclError>,
@@ -52,7 +52,7 @@ pub struct Group<'g, 'c> {
 }
 
 impl Group<'_, '_> {
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`], within the group.
     pub fn all_reduce<T: Element>(
         &mut self,
         index: usize,
@@ -62,7 +62,7 @@ impl Group<'_, '_> {
         self.find(index)?.submit_all_reduce(buffer, reduction)
     }
 
-    /// As [`Communicator::broadcast`].
+    /// As [`Communicator::broadcast`], within the group.
     pub fn broadcast<T: Element>(
         &mut self,
         index: usize,

@@ -1,5 +1,5 @@
-//! NCCL, loaded while the program runs, and as much of CUDA as its collectives
-//! need: a thin and safe cover over both.
+//! NCCL, loaded at run time, and as much of CUDA as its collectives need: a thin
+//! and safe layer over both.
 //!
 //! ```no_run
 //! use holdfast_nccl::{Communicator, Device, Nccl, Reduction, Seat, State};
@@ -10,7 +10,7 @@
 //! let membership = Membership { group: "world", generation: 7, ranks: 4, rank: 1 };
 //! let mut communicator = Communicator::begin_init(&nccl, Some(&device), &id, membership)?;
 //! while communicator.state()? == State::InProgress {
-//!     // Obey whoever says that generation 7 is revoked: `communicator.abort()`.
+//!     // If the control plane revokes generation 7: `communicator.abort()`.
 //! }
 //! let buffer = device.stream()?.buffer(&[1.0f32; 1024])?;
 //! communicator.all_reduce(&buffer, Reduction::Sum)?;
@@ -23,7 +23,7 @@
 //! ```
 //!
 //! Entry points: [`Nccl::load`], [`Communicator::begin_init`], [`Device::open`],
-//! and [`Minter::start`] for whoever hands out ids.
+//! and [`Minter::start`] for the process that hands out ids.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -41,11 +41,11 @@
 //!
 //! # Architecture invariants
 //!
-//! * It decides nothing, and knows no other crate of Holdfast: which generation
-//!   there is, who is in it and when it has ended others say.
+//! * It decides nothing, and knows no other crate of Holdfast: its caller knows
+//!   the generation, its members and its end.
 //! * All `unsafe` that calls NCCL is here, and each block says why it is sound.
 //! * No call waits for a peer. There are no deadlines, no threads and no retries
-//!   here: whoever owns a communicator counts the time, and aborts.
+//!   here: the owner of a communicator counts the time, and aborts.
 //! * What is freed cannot be called: abort and destroy consume the communicator.
 //! * Memory outlives the kernels that use it: a communicator keeps the buffers of
 //!   its collectives until they have ended on the device, or the abort has.

@@ -45,8 +45,8 @@ impl Nccl {
     /// the one in `HOLDFAST_NCCL_LIBRARY`. Else `libnccl.so.2` or `libnccl.so`,
     /// where the system finds them.
     ///
-    /// A file that is loaded runs code of its own: whoever may name it may run
-    /// anything in this process, as with `LD_LIBRARY_PATH`.
+    /// A file that is loaded runs code of its own: a user that may name it may
+    /// run anything in this process, as with `LD_LIBRARY_PATH`.
     pub fn load(configured: Option<&Path>) -> Result<Nccl, LoadError> {
         refuse_comm_id()?;
         let mut tried = Vec::new();
@@ -59,20 +59,20 @@ impl Nccl {
         }
         let named = std::env::var_os(environment::LIBRARY).filter(|named| !named.is_empty());
         let configured = configured.map(Path::to_owned).or(named.map(PathBuf::from));
-        // What somebody named is meant: nothing else takes its place.
+        // A configured path is final: nothing else takes its place.
         let candidates: Vec<&OsStr> = match &configured {
             Some(path) => vec![path.as_os_str()],
             None => NAMES.map(OsStr::new).to_vec(),
         };
         for candidate in candidates {
             let name = candidate.to_string_lossy();
-            // SAFETY: this runs the initialisers of the file. That it is meant to
-            // be loaded is for whoever configures the path; NCCL's have no
+            // SAFETY: this runs the initialisers of the file. The user who
+            // configures the path answers for loading it; NCCL's have no
             // conditions.
             match unsafe { Library::new(candidate) } {
                 Ok(library) => return accept(library, &name),
                 Err(error) => {
-                    // The reason stands in the source alone.
+                    // The reason is only in the source.
                     let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
                     tried.push(Attempt { what: name.into_owned(), why });
                 }
@@ -81,12 +81,12 @@ impl Nccl {
         Err(LoadError::Missing { tried })
     }
 
-    /// Its version.
+    /// Version of the library.
     pub fn version(&self) -> Version {
         self.inner.version
     }
 
-    /// What it can do.
+    /// Optional functions of the library.
     pub fn capabilities(&self) -> Capabilities {
         self.inner.capabilities
     }
@@ -114,7 +114,7 @@ impl Nccl {
         &self.inner.symbols
     }
 
-    /// What a call returned, as a result.
+    /// The code of a call, as a result.
     pub(crate) fn check(&self, call: &'static str, code: c_int) -> Result<ResultCode, Failure> {
         let code = ResultCode(code);
         if code.is_accepted() { Ok(code) } else { Err(self.failure(call, code)) }
@@ -156,7 +156,7 @@ fn already_loaded() -> Option<Library> {
 
 fn accept(library: Library, name: &str) -> Result<Nccl, LoadError> {
     let library_name = || name.to_owned();
-    // SAFETY: whatever has a function of this name is taken for NCCL.
+    // SAFETY: a library with a function of this name is taken for NCCL.
     let Some(get_version) = (unsafe { find_get_version(&library) }) else {
         return Err(LoadError::NotNccl { library: library_name(), symbol: "ncclGetVersion" });
     };
@@ -170,7 +170,7 @@ fn accept(library: Library, name: &str) -> Result<Nccl, LoadError> {
     if version < MINIMUM {
         return Err(LoadError::TooOld { library: library_name(), found: version });
     }
-    // SAFETY: it has said that it is NCCL.
+    // SAFETY: it has reported a version of NCCL.
     let symbols = unsafe { Symbols::resolve(&library) }
         .map_err(|symbol| LoadError::Incomplete { library: library_name(), version, symbol })?;
     let supported = Capabilities::of(version);
@@ -202,7 +202,7 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
     if found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's own string, which lives as long as the library, and
+    // SAFETY: the loader's own string, which is valid as long as the library, and
     // that is not unloaded while its caller holds it.
     let name = unsafe { CStr::from_ptr(found.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
@@ -219,8 +219,8 @@ unsafe fn text(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Copies the message byte by byte: another thread of NCCL may write a new one
-/// meanwhile, so that there must be no reference to it.
+/// Copies the message byte by byte: another thread of NCCL may write a new one at
+/// the same time, so that there must be no reference to it.
 ///
 /// # Safety
 ///

@@ -2,8 +2,8 @@
 //! open until it is stopped.
 //!
 //! An id costs its minter a thread and a descriptor that NCCL cannot take back,
-//! so that it is minted in a process that can be killed. With it the id is
-//! revoked: who has not joined yet finds a closed port.
+//! so that it is minted in a process that can be killed. That revokes the id: a
+//! rank that has not joined yet finds a closed port.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -22,10 +22,10 @@ use crate::unique_id::UniqueId;
 /// The program, which is installed beside the agent.
 pub const PROGRAM: &str = "holdfast-nccl-mint";
 
-/// What stands before the reason in the line of a minter that has no id.
+/// Prefix of the reason in the line of a minter that has no id.
 pub const REFUSAL: &str = "error: ";
 
-/// How long a minter may take, unless said otherwise.
+/// Default time limit for a minter.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Longest line of a minter: an id or a reason.
@@ -34,9 +34,9 @@ const LINE_BYTES_MAX: usize = 8_192;
 /// How a minter is started.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The program.
+    /// Path of the helper.
     pub program: PathBuf,
-    /// The library; none = where it is found without a path.
+    /// The library; `None` = where it is found without a path.
     pub library: Option<PathBuf>,
     /// Variables beyond those of this process. The interface that NCCL chooses
     /// must be that of the ranks: `NCCL_SOCKET_IFNAME` and what else they have.
@@ -74,7 +74,7 @@ impl Minter {
         command.args(&options.library);
         command.envs(options.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // What the terminal sends to this process is not meant for it.
+        // Signals of the terminal to this process are not for it.
         command.process_group(0);
         let child = command
             .spawn()
@@ -104,18 +104,18 @@ impl Minter {
         &self.id
     }
 
-    /// Its process.
+    /// Pid of the helper.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// A descriptor that is readable once it has ended: then the id is void for
-    /// whoever has not joined.
+    /// ranks that have not joined.
     pub fn pidfd(&self) -> std::io::Result<OwnedFd> {
         Ok(pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?)
     }
 
-    /// How it ended; none while it runs.
+    /// How it ended; `None` while it runs.
     pub fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
@@ -127,7 +127,7 @@ impl Drop for Minter {
     }
 }
 
-/// One that has written no id yet.
+/// A minter that has written no id yet.
 struct Starting {
     child: Option<Child>,
 }
@@ -142,13 +142,12 @@ impl Drop for Starting {
 
 fn end(child: &mut Child) {
     let pid = child.id();
-    // One that has ended already is only reaped.
+    // A helper that has ended already is only reaped.
     if let Err(error) = child.kill().and_then(|()| child.wait()) {
         tracing::error!(%error, pid, "a minter is not reaped");
     }
 }
 
-/// What came of reading a line.
 enum Line {
     Whole(String),
     Ended,

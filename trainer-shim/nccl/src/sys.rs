@@ -10,10 +10,10 @@ use libloading::Library;
 /// Bytes of a unique id.
 pub const UNIQUE_ID_BYTES: usize = 128;
 
-/// What `NCCL_CONFIG_INITIALIZER` puts into a field that is not set.
+/// Value of an unset field in `NCCL_CONFIG_INITIALIZER`.
 const UNDEFINED: c_int = c_int::MIN;
 
-/// What `NCCL_CONFIG_INITIALIZER` marks the struct with.
+/// Mark of the struct in `NCCL_CONFIG_INITIALIZER`.
 const MAGIC: c_uint = 0xcafe_beef;
 
 /// The version whose layout [`Config`] has. The library ignores fields that are
@@ -27,7 +27,7 @@ pub struct RawUniqueId {
     pub internal: [u8; UNIQUE_ID_BYTES],
 }
 
-/// What `ncclComm_t` points to.
+/// Target of `ncclComm_t`; opaque.
 #[repr(C)]
 pub struct RawCommunicator {
     opaque: [u8; 0],
@@ -69,8 +69,8 @@ const _: () = {
 };
 
 impl Config {
-    /// That of a communicator whose calls return at once. NCCL keeps the
-    /// pointer: the name must live as long as the communicator.
+    /// Config of a communicator whose calls return at once. NCCL keeps the
+    /// pointer: the name must be valid as long as the communicator.
     pub fn non_blocking(name: &CStr) -> Config {
         Config {
             size: size_of::<Config>(),
@@ -157,7 +157,7 @@ impl Symbols {
     }
 }
 
-/// The function of a library that says its version; none if it is not NCCL.
+/// The version function of a library; `None` if it is not NCCL.
 ///
 /// # Safety
 ///

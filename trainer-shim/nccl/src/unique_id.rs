@@ -15,7 +15,7 @@ pub struct UniqueId {
 }
 
 impl UniqueId {
-    /// Its size.
+    /// Size of an id, in bytes.
     pub const BYTES: usize = UNIQUE_ID_BYTES;
 
     /// From the bytes that another process minted.
@@ -33,7 +33,7 @@ impl UniqueId {
         self.bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// From 256 hexadecimal digits; none if it is anything else.
+    /// Parses 256 hexadecimal digits; `None` for anything else.
     pub fn from_hex(text: &str) -> Option<UniqueId> {
         if text.len() != 2 * UniqueId::BYTES || !text.bytes().all(|digit| digit.is_ascii_hexdigit())
         {

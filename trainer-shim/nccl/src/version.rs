@@ -18,11 +18,11 @@ const SCALABLE: Version = Version { major: 2, minor: 23, patch: 4 };
 /// A version of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Major.
+    /// Major version.
     pub major: u32,
-    /// Minor.
+    /// Minor version.
     pub minor: u32,
-    /// Patch.
+    /// Patch level.
     pub patch: u32,
 }
 
@@ -40,9 +40,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a library can do beyond what every accepted version can. Each flag says
-/// that the function is there and that the version is one in which it is
-/// supported.
+/// Functions of a library beyond those of every accepted version. Each flag means
+/// that the function is there and that the version supports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// `ncclCommShrink`, from 2.27.3 on.
@@ -56,7 +55,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Of a version whose library has all the functions.
+    /// Capabilities of a version whose library has all the functions.
     pub(crate) fn of(version: Version) -> Capabilities {
         Capabilities {
             shrink: version >= SHRINK,

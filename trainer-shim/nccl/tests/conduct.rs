@@ -34,12 +34,12 @@ impl Library {
         Library { folder, nccl }
     }
 
-    /// What a function answers from now on.
+    /// Sets the code that a function returns from now on.
     fn answer(&self, call: &str, code: i32) {
         std::fs::write(self.folder.path().join(call), code.to_string()).expect("a file");
     }
 
-    /// What was called since this was asked last.
+    /// Calls since the last time.
     fn calls(&self) -> Vec<String> {
         let file = self.folder.path().join("calls");
         let calls = std::fs::read_to_string(&file).unwrap_or_default();
@@ -53,7 +53,7 @@ impl Library {
         Communicator::begin_init(&self.nccl, None, &id, membership)
     }
 
-    /// One that is formed, its beginning not counted.
+    /// A communicator that is formed, its beginning not counted.
     fn form(&self, rank: u32) -> Communicator {
         let mut communicator = self.begin(rank).expect("it begins");
         self.answer("state", SUCCESS);
@@ -195,7 +195,7 @@ fn several_are_aborted_in_one_group() {
     Communicator::abort_all(Vec::new()).expect("there are none");
     assert_eq!(library.calls(), [""; 0]);
 
-    // One that fails keeps none of the others.
+    // A group with a failure keeps none of the others.
     let both = vec![library.form(0), library.form(1)];
     library.answer("abort", REMOTE_ERROR);
     Communicator::abort_all(both).expect_err("it fails");

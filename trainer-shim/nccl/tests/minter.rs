@@ -19,7 +19,7 @@ use support::{
     Counts, PATIENCE, in_a_process_of_its_own, is_open, library, meeting_point, variable,
 };
 
-/// What a minter of the test's own writes before its answer.
+/// Prefix of a line that a minter of the test's own writes before its answer.
 const MARK: &str = "minter ";
 
 fn watch(pid: i32) -> OwnedFd {
@@ -146,7 +146,7 @@ fn it_goes_with_its_parent_however_that_ends() {
 fn a_parent() {
     let minter = Minter::start(&minter_options(library())).expect("a minter");
     println!("{MARK}{} {}", minter.pid(), minter.id().to_hex());
-    // Until it is killed, or whoever started it has gone.
+    // Until it is killed, or its parent has gone.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
@@ -190,7 +190,7 @@ fn its_line_stays_whole_when_nccl_writes_its_log() {
     Minter::start(&options).expect("a minter");
 }
 
-/// Programs that are no minter, and what is said of each.
+/// Programs that are no minter, and the error for each.
 #[test]
 fn another_program_is_no_minter() {
     in_a_process_of_its_own("other_programs", &[]);

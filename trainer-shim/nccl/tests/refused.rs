@@ -11,7 +11,6 @@ use holdfast_nccl::{LoadError, Nccl, Version};
 use support::{in_a_process_of_its_own, library, variable};
 use tempfile::TempDir;
 
-/// A library with these functions.
 fn build(folder: &TempDir, name: &str, source: &str) -> PathBuf {
     let (code, library) = (folder.path().join(format!("{name}.c")), folder.path().join(name));
     std::fs::write(&code, source).expect("a source");

@@ -1,4 +1,4 @@
-//! What a verb is told, as the library wants it.
+//! The arguments of a verb, as the library wants them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::error;
 
-/// Whose round it is; none = all active processes.
+/// Processes of a round; none = all active processes.
 #[derive(FromPyObject)]
 pub enum Whose {
     /// Members of a generation.
@@ -17,7 +17,7 @@ pub enum Whose {
     Set(Vec<ProcessId>),
 }
 
-/// Among whom a round is.
+/// Scope of a round.
 pub fn among(whose: Option<Whose>) -> Among {
     match whose {
         Some(Whose::Set(processes)) => Among::Set(processes),
@@ -53,7 +53,7 @@ pub fn limit(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Duration>>
     timeout.map(|timeout| seconds(py, timeout)).transpose()
 }
 
-/// When a call ends that may take so long; none = as long as it takes.
+/// Deadline of a call that may take so long; none = as long as it takes.
 pub fn deadline(py: Python<'_>, timeout: Option<f64>) -> PyResult<Deadline> {
     Ok(limit(py, timeout)?.map_or_else(Deadline::never, Deadline::after))
 }

@@ -1,5 +1,5 @@
 //! What a process is attached to, from its joining to its leaving: nothing of it
-//! is left behind, however it ends.
+//! is left over, however it ends.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use holdfast_client::{Client, Deadline, Options};
 use holdfast_trainer_shim::{Error, Host, HostOptions, Join, Process, Wanted};
 use tokio::runtime::Handle;
 
-/// Longest wait for the word that a process leaves.
+/// Time limit for reporting that a process leaves.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Where a process is to be attached.
@@ -24,16 +24,15 @@ pub enum Place {
 #[derive(Clone)]
 pub struct Held {
     pub process: Process,
-    /// Of a lease of its own.
+    /// Client of a lease of its own.
     client: Option<Client>,
 }
 
-/// What a join has taken that is not done yet; given back if it is dropped,
-/// within the runtime.
+/// What an unfinished join has taken; given back if it is dropped, within the runtime.
 pub struct Taken(Option<(Host, Option<Client>)>);
 
 impl Place {
-    /// Attaches to it.
+    /// Attaches to the lease.
     pub async fn take(self) -> Result<Taken, Error> {
         match self {
             Place::Agent { control, meant, patience } => {
@@ -54,8 +53,7 @@ impl Taken {
         self.0.as_ref().map(|(host, _)| host.scope().clone())
     }
 
-    /// Registers. A failed join leaves nothing behind, and neither does one that is
-    /// broken off.
+    /// Registers. A join that fails or is cancelled leaves nothing over.
     pub async fn join(mut self, join: Join, patience: Deadline) -> Result<Held, Error> {
         let (host, _) = self.0.as_ref().ok_or(Error::Closed)?;
         let patience = Some(patience);
@@ -70,7 +68,7 @@ impl Taken {
         }
     }
 
-    /// Gives it back.
+    /// Gives the lease back, or leaves the agent.
     pub async fn give_back(mut self) {
         if let Some((host, client)) = self.0.take() {
             give_back(host, client).await;
@@ -90,7 +88,7 @@ impl Held {
     /// Leaves for good, and gives the lease back.
     pub async fn leave(self, cause: Cause) {
         let Held { process, client } = self;
-        // Without this word its end is told as that of its lease, which is as final.
+        // Without this report its end is recorded as that of its lease, which is as final.
         let _ = tokio::time::timeout(LEAVE_TIME_MAX, process.end(cause)).await;
         give_back(process.host().clone(), client).await;
     }

@@ -1,5 +1,5 @@
-//! Rust's errors as Python's exceptions. Which class one becomes is said in
-//! `holdfast/_errors.py`, by its code.
+//! Rust's errors as Python's exceptions. `holdfast/_errors.py` chooses the class,
+//! by the code.
 
 use std::fmt::Display;
 
@@ -11,7 +11,7 @@ pub fn of_shim(py: Python<'_>, error: &holdfast_trainer_shim::Error) -> PyErr {
     raise(py, error.code().as_str(), error, error.is_retryable(), error.outcome())
 }
 
-/// Something that was asked for in a way that nobody can understand.
+/// An argument that cannot be understood.
 pub fn invalid(py: Python<'_>, text: &dyn Display) -> PyErr {
     raise(py, Code::InvalidRequest.as_str(), text, false, Effectiveness::None)
 }

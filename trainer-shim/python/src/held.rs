@@ -13,7 +13,7 @@ use crate::arguments::{deadline, seconds};
 use crate::keys::Owner;
 use crate::values::{IterationValue, Pairs};
 
-/// See [`Formed`].
+/// A [`Formed`] for Python.
 #[derive(Debug, IntoPyObject)]
 pub struct FormedValue {
     generation: u64,
@@ -54,7 +54,7 @@ fn holding(
     })
 }
 
-/// What a process holds together with others.
+/// Held rounds of a process.
 #[pyclass(frozen, name = "Holds", module = "_holdfast")]
 pub struct NativeHolds {
     pub(crate) process: Process,
@@ -118,7 +118,7 @@ impl NativeHolds {
         self.owner.wait(py, async move { process.revoke(generation, &reason, deadline).await })
     }
 
-    /// Waits until a generation must not be used any more, at most so many
+    /// Waits until a generation must not be used any more, at most this many
     /// seconds: why, or none while it may be.
     fn revoked(
         &self,

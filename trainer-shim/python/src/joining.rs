@@ -1,4 +1,4 @@
-//! What a join is told: where the process is to be attached, and how it
+//! The arguments of a join: where the process is to be attached, and how it
 //! registers there.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::error;
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Joining {
-    /// The agent's control socket; none for a lease of its own.
+    /// The agent's control socket; `None` for a lease of its own.
     control: Option<PathBuf>,
     store: String,
     token_file: Option<PathBuf>,
@@ -145,7 +145,7 @@ impl Numbers {
 }
 
 /// Calls a function of Python's with the seconds of silence, and those until the
-/// end begins. What it raises is shown as of a finalizer: nobody waits for it.
+/// end begins. An exception in it is shown as of a finalizer: it has no caller.
 fn hook(call: Py<PyAny>) -> Hook {
     Hook::new(move |silence| {
         let seconds = |ms: u64| Duration::from_millis(ms).as_secs_f64();

@@ -21,7 +21,7 @@ type Bytes = Cow<'static, [u8]>;
 /// A change: key, kind, and the value of one that was put.
 type ChangeValue = (Bytes, &'static str, Option<Bytes>);
 
-/// What a handle needs to wait in its own process.
+/// State that a handle needs to wait in its own process.
 #[derive(Clone)]
 pub(crate) struct Owner {
     pub(crate) process: u32,
@@ -55,7 +55,7 @@ pub struct NativeChanges {
     owner: Owner,
 }
 
-/// What happens in a job. One caller waits at a time.
+/// Events of a job. One caller waits at a time.
 #[pyclass(frozen, name = "News", module = "_holdfast")]
 pub struct NativeNews {
     news: Arc<Mutex<News>>,
@@ -68,8 +68,8 @@ impl NativeNews {
     }
 }
 
-/// What a forked child drops is the parent's: its locks may be held by threads
-/// that are not there.
+/// A handle dropped in a forked child is the parent's: its locks may be held by
+/// threads that are not there.
 impl Drop for NativeNews {
     fn drop(&mut self) {
         if self.owner.process != std::process::id() {

@@ -1,6 +1,6 @@
-//! The native half of the Python package `holdfast`: one incarnation of a
-//! process with its verbs, as plain values. What users see (types, context
-//! managers, defaults) is Python, in `holdfast/`; what is agreed on comes from
+//! The native half of the Python package `holdfast`: one incarnation of a process
+//! with its verbs, as plain values. The user's side (types, context managers,
+//! defaults) is Python, in `holdfast/`; agreement comes from
 //! [`holdfast_trainer_shim`].
 //!
 //! Entry points: [`process::NativeProcess`], which Python knows as
@@ -9,8 +9,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`process`] | the class, its verbs |
-//! | `joining` | what a join is told |
-//! | [`arguments`] | what the other verbs are told |
+//! | `joining` | the arguments of a join |
+//! | [`arguments`] | the arguments of the other verbs |
 //! | `attachment` | what a process is attached to, given back however it ends |
 //! | [`main_thread`] | whether the main thread still runs Python |
 //! | [`keys`] | the keys of the run; what comes piece by piece |
@@ -24,10 +24,10 @@
 //! * Nothing is decided here, and nothing is kept but handles.
 //! * Every wait releases the GIL and notices signals: Ctrl-C ends it within
 //!   [`runtime::SIGNAL_POLL`], and withdraws the call.
-//! * Nothing that was made before a fork is used behind it: a child has neither
-//!   the threads nor the right to be the same process. It is told so.
-//! * The only `unsafe` of our own is in [`main_thread`]: PyO3's macros bring all
-//!   else that is needed.
+//! * Nothing that was made before a fork is used after it: a child has neither
+//!   the threads nor the right to be the same process. Its calls fail with that.
+//! * The only `unsafe` of our own is in [`main_thread`]: PyO3's macros bring the
+//!   rest.
 //! * No lease waits for the GIL.
 
 use holdfast_api::variables::mistyped;
@@ -45,7 +45,7 @@ pub mod process;
 pub mod runtime;
 pub mod values;
 
-/// What to say of each environment variable with a slip in its name.
+/// Warnings for environment variables with a slip in their names.
 #[pyfunction]
 fn mistyped_variables() -> Vec<String> {
     mistyped(std::env::vars_os()).iter().map(ToString::to_string).collect()

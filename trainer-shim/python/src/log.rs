@@ -1,9 +1,9 @@
-//! What the library has to say, for Python's `logging`: its events of `tracing`
-//! at WARN and above, under the logger `holdfast`.
+//! The library's log, for Python's `logging`: its events of `tracing` at WARN and
+//! above, under the logger `holdfast`.
 //!
-//! Whatever thread says something never waits for the GIL: it would keep a
-//! lease from being renewed. Its words lie here until a call that waits, or the
-//! next one, hands them over.
+//! A thread that logs never waits for the GIL: it would keep a lease from being
+//! renewed. Its lines are queued here until a call that waits, or the next one,
+//! hands them over.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -18,7 +18,6 @@ use tracing::{Event, Level, Metadata, Subscriber};
 const LINES_MAX: usize = 256;
 /// Events of these crates alone: others have nothing to say to a trainer.
 const TARGETS: &str = "holdfast";
-/// The logger.
 const LOGGER: &str = "holdfast";
 
 /// An event, with the level that it has in Python.
@@ -26,7 +25,7 @@ static LINES: Mutex<VecDeque<(u8, String)>> = Mutex::new(VecDeque::new());
 
 /// Hears the events of the library from here on.
 pub fn listen() {
-    // Somebody else cannot be listening: this module has its own copy of the library.
+    // No other subscriber is set: this module has its own copy of the library.
     let _ = tracing::subscriber::set_global_default(Ears);
 }
 
@@ -75,7 +74,7 @@ impl Subscriber for Ears {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event in words: its message, and its fields behind it.
+/// An event in words: its message, and then its fields.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -84,7 +83,7 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // A string takes whatever is written to it.
+        // Writing to a string never fails.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, "; {name}: {value:?}"),

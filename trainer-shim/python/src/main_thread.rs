@@ -8,7 +8,7 @@
 //!
 //! Up to CPython 3.12 a thread that runs bytecode without a pause looks for
 //! pending calls only when it gets the GIL anew. So a thread of our own takes the
-//! GIL for a moment to ask, and nobody waits for that thread: where the GIL is
+//! GIL for a moment to ask, and no other waits for that thread: where the GIL is
 //! not given up there is no answer, either.
 
 #![expect(unsafe_code, reason = "PyO3 has no safe functions for pending calls")]
@@ -28,17 +28,17 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::arguments::milliseconds;
 
-/// From one question to the next.
+/// Interval of the questions.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The watch over the main thread of one process. Never ended: the interpreter
-/// may have its address for as long as it lives.
+/// The watch over the main thread of one process. Never freed: the interpreter
+/// may keep its address to the end.
 struct Watch {
     /// The process that it belongs to: a forked child has none of its threads.
     process: u32,
     /// The interpreter ends, and is not asked any more.
     closed: AtomicBool,
-    /// Held while it is asked, which can take as long as somebody keeps the GIL.
+    /// Held while it is asked, which can take as long as another thread keeps the GIL.
     asking: Mutex<()>,
     /// A call waits to be made; there is one at most.
     queued: AtomicBool,
@@ -51,7 +51,7 @@ struct Watch {
 /// Taken with the GIL held alone, and so never held while another thread forks.
 static WATCH: std::sync::Mutex<Option<&'static Watch>> = std::sync::Mutex::new(None);
 
-/// Begins to watch the main thread, if nobody does. None where there is nothing to
+/// Begins to watch the main thread, if it is not watched yet. `None` where there is nothing to
 /// watch: in an interpreter other than the main one, or if no thread can be had.
 pub fn watch(py: Python<'_>, handle: &Handle) -> Option<MainThread> {
     if !is_main_interpreter(py) {
@@ -84,7 +84,7 @@ pub fn watch(py: Python<'_>, handle: &Handle) -> Option<MainThread> {
     Some(MainThread::new(|| watch.silent()))
 }
 
-/// For how long the main thread has run no Python; none where nobody watches.
+/// For how long the main thread has run no Python; none where it is not watched.
 #[pyfunction]
 pub fn main_thread_silent(_py: Python<'_>) -> Option<f64> {
     let known = *WATCH.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ pub fn stop_watching(py: Python<'_>) {
 }
 
 /// Makes the calls that wait, if this is the main thread: it waits in a verb, and
-/// runs no bytecode meanwhile.
+/// runs no bytecode during that.
 pub fn answer(py: Python<'_>) -> PyResult<()> {
     // SAFETY: the GIL is held, as `py` says.
     match unsafe { ffi::Py_MakePendingCalls() } {
@@ -122,7 +122,7 @@ impl Watch {
         let mut last = Instant::now();
         while !self.closed.load(Ordering::Relaxed) {
             let now = ticks.tick().await;
-            // Of a time in which the whole process was frozen nobody is blamed.
+            // Time in which the whole process was frozen does not count.
             let passed = now.duration_since(last).min(TICK * 2);
             last = now;
             if self.answered.swap(false, Ordering::Relaxed) {
@@ -130,7 +130,7 @@ impl Watch {
             } else {
                 self.silent_ms.fetch_add(milliseconds(passed), Ordering::Relaxed);
             }
-            // One that waits already is as good.
+            // A question that waits already is as good.
             let _ = due.try_send(());
         }
     }
@@ -145,12 +145,12 @@ impl Watch {
             if self.queued.load(Ordering::Relaxed) {
                 continue;
             }
-            // The interpreter lives: `stop_watching` waits for this before it ends.
+            // The interpreter is alive: `stop_watching` waits for this before it ends.
             Python::try_attach(|_py| {
                 self.queued.store(true, Ordering::Relaxed);
                 let watch = std::ptr::from_ref(self).cast_mut().cast::<c_void>();
-                // SAFETY: the GIL is held. What is called is a function of this
-                // module, which is never unloaded, and what it is given is never
+                // SAFETY: the GIL is held. The callback is a function of this
+                // module, which is never unloaded, and its argument is never
                 // freed.
                 if unsafe { ffi::Py_AddPendingCall(Some(answered), watch) } != 0 {
                     // As many wait as may: another time.
@@ -169,7 +169,7 @@ impl Watch {
 /// The main thread runs Python.
 extern "C" fn answered(watch: *mut c_void) -> c_int {
     // SAFETY: `Watch::ask` gives the address of one that is never freed, and to
-    // which nobody has an exclusive reference.
+    // which no exclusive reference exists.
     let watch = unsafe { &*watch.cast_const().cast::<Watch>() };
     watch.queued.store(false, Ordering::Relaxed);
     watch.answered.store(true, Ordering::Relaxed);

@@ -33,7 +33,7 @@ pub struct NativeProcess {
 enum State {
     /// It is to be registered when it is ready.
     Loading(Box<(Taken, Join)>),
-    /// It is being registered; left meanwhile or not.
+    /// It is being registered; it may have been left since.
     Registering {
         left: bool,
     },
@@ -42,7 +42,7 @@ enum State {
     Left,
 }
 
-/// A stretch of time that ends when it is told to, or dropped.
+/// A stretch of time that ends when it is ended explicitly, or dropped.
 #[pyclass(frozen, name = "Section", module = "_holdfast")]
 pub struct NativeSection(parking_lot::Mutex<Option<Section>>);
 
@@ -68,7 +68,7 @@ impl NativeProcess {
         Ok(NativeProcess { state, owner: std::process::id(), handle })
     }
 
-    /// Registers the incarnation, which rounds wait for from then on, within so
+    /// Registers the incarnation, which rounds wait for from then on, within this
     /// many seconds. Twice is as good as once.
     fn ready(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
         self.same_process(py)?;
@@ -103,7 +103,7 @@ impl NativeProcess {
         Ok(())
     }
 
-    /// Its number.
+    /// Number of the process.
     #[getter]
     fn process(&self, py: Python<'_>) -> PyResult<u32> {
         Ok(self.held(py)?.process.id())
@@ -266,7 +266,7 @@ impl NativeProcess {
         Ok((info.iteration, info.member))
     }
 
-    /// Events behind a revision, each as JSON, and where to go on.
+    /// Events after a revision, each as JSON, and where to go on.
     fn events(
         &self,
         py: Python<'_>,
@@ -285,7 +285,7 @@ impl NativeProcess {
         Ok(NativeNews::new(news, self.owner()))
     }
 
-    /// Who waits in open rounds of a name.
+    /// Processes that wait in open rounds of a name.
     fn waiting(&self, py: Python<'_>, name: String, timeout: Option<f64>) -> PyResult<Vec<Pairs>> {
         let deadline = deadline(py, timeout)?;
         let asking = async move |process: Process| process.waiting(&name, deadline).await;
@@ -298,7 +298,7 @@ impl NativeProcess {
         Ok(NativeKeys { keys, owner: self.owner() })
     }
 
-    /// What it holds together with others.
+    /// Held rounds of the process.
     fn holds(&self, py: Python<'_>) -> PyResult<NativeHolds> {
         let process = self.held(py)?.process;
         Ok(NativeHolds { process, owner: self.owner() })
@@ -388,7 +388,7 @@ impl NativeProcess {
         let state = {
             let mut state = self.state.lock();
             match &mut *state {
-                // Whoever registers it sees to its end.
+                // The task that registers it also ends it.
                 State::Registering { left } => {
                     *left = true;
                     return Ok(());
@@ -447,7 +447,7 @@ impl NativeProcess {
     }
 }
 
-/// One that nobody holds any more leaves by itself.
+/// Leaves by itself when the last reference is dropped.
 impl Drop for NativeProcess {
     fn drop(&mut self) {
         let state = std::mem::replace(self.state.get_mut(), State::Left);

@@ -1,5 +1,5 @@
 //! One tokio runtime per process, and waiting on it as Python wants it: without
-//! the GIL, and with an ear for signals.
+//! the GIL, and with a look at signals.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::{log, main_thread};
 /// How soon a wait notices a signal, as Ctrl-C.
 pub const SIGNAL_POLL: Duration = Duration::from_millis(100);
 
-/// A runtime and the process that it belongs to. Never ended: a task may be on
-/// its way until the process is gone.
+/// A runtime and the process that it belongs to. Never ended: a task may be
+/// running until the process is gone.
 struct Owned {
     process: u32,
     runtime: &'static Runtime,
@@ -48,7 +48,7 @@ pub fn handle(_gil: Python<'_>) -> PyResult<Handle> {
 /// as Ctrl-C does, drops it; so does what the program's `logging` raises: a
 /// signal may come there, too.
 ///
-/// Words are handed over before and during the wait, and not behind it: once
+/// Log lines are handed over before and during the wait, and not after it: once
 /// the work is done its result reaches the caller.
 pub fn wait<T: Send + 'static>(
     py: Python<'_>,
@@ -59,7 +59,7 @@ pub fn wait<T: Send + 'static>(
     loop {
         let answered = log::hand_over(py).and_then(|()| main_thread::answer(py));
         if let Err(raised) = answered.and_then(|()| py.check_signals()) {
-            // What it drops may want to say so, and needs the runtime for that.
+            // Dropped values may log, and need the runtime for that.
             let _runtime = handle.enter();
             drop(work);
             return Err(raised);

@@ -1,4 +1,4 @@
-//! What the verbs answer, as Python's own types: a struct is a dict there, from
+//! Answers of the verbs, as Python's own types: a struct is a dict there, from
 //! which `holdfast/_types.py` makes the classes that users see.
 
 use holdfast_api::{Against, AgainstWhy, Dropped, DroppedWhy, Members, Stop};
@@ -9,13 +9,13 @@ use pyo3::prelude::*;
 /// Processes with their incarnations.
 pub type Pairs = Vec<(u32, u64)>;
 
-/// Processes with their incarnations, and what is said of each.
+/// Processes with their incarnations, and a remark on each.
 pub type Remarks = Vec<(u32, u64, String)>;
 
 /// Why to stop: the kind, how many there are, and the number that they break.
 pub type StopValue = (&'static str, u64, u64);
 
-/// See [`LiveProcesses`].
+/// A [`LiveProcesses`] for Python.
 #[derive(Debug, IntoPyObject)]
 pub struct LiveValue {
     generation: u64,
@@ -23,7 +23,7 @@ pub struct LiveValue {
     members: Pairs,
 }
 
-/// See [`Iteration`].
+/// An [`Iteration`] for Python.
 #[derive(Debug, IntoPyObject)]
 pub struct IterationValue {
     iteration: u64,
@@ -38,7 +38,7 @@ pub struct IterationValue {
     stop: Option<StopValue>,
 }
 
-/// See [`Verdict`].
+/// A [`Verdict`] for Python.
 #[derive(Debug, IntoPyObject)]
 pub struct VerdictValue {
     carried: bool,
@@ -47,7 +47,7 @@ pub struct VerdictValue {
     generation: u64,
 }
 
-/// See [`BlockVerdict`].
+/// A [`BlockVerdict`] for Python.
 #[derive(Debug, IntoPyObject)]
 pub struct BlockValue {
     succeeded: bool,
@@ -105,7 +105,7 @@ impl From<BlockVerdict> for BlockValue {
     }
 }
 
-/// Something that Python reads as JSON.
+/// A value as JSON, for Python.
 pub fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("names and numbers can be written")
 }

@@ -1,4 +1,4 @@
-//! What a communicator library offers, in the terms of the control plane.
+//! The interface of a communicator library, in the terms of the control plane.
 
 use super::buffer::{Buffer, Reduction};
 use super::failure::{Failure, Refusal, Refuser};
@@ -16,21 +16,21 @@ pub const MEMBERS_MAX: u32 = 1024;
 /// A library that makes communicators. All calls but [`Backend::mint`] return at
 /// once.
 pub trait Backend: Send + Sync {
-    /// What it can do beyond the calls of [`Communicator`].
+    /// Optional functions beyond the calls of [`Communicator`].
     fn capabilities(&self) -> Capabilities;
 
     /// Mints the unique id of one generation. The id is good for one
-    /// communicator, and lives as long as its [`Minter`]. May wait for a process
-    /// to start, never for a peer: not to be called where tasks run.
+    /// communicator, and for as long as its [`Minter`] exists. May wait for a
+    /// process to start, never for a peer: not to be called where tasks run.
     fn mint(&self, options: &MintOptions) -> Result<Box<dyn Minter>, Failure>;
 
-    /// Begins to build a communicator. Whether that succeeds is what
-    /// [`Communicator::state`] and [`Communicator::initialised`] tell; an error
-    /// here means that nothing was begun.
+    /// Begins to build a communicator. [`Communicator::state`] and
+    /// [`Communicator::initialised`] report whether that succeeds; an error here
+    /// means that nothing was begun.
     fn begin_init(&self, options: InitOptions) -> Result<Box<dyn Communicator>, Failure>;
 }
 
-/// What a library can do.
+/// Optional functions of a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// Its name, for people.
@@ -43,7 +43,7 @@ pub struct Capabilities {
     pub grow: bool,
 }
 
-/// What an id is minted for.
+/// The communicator that an id is minted for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MintOptions {
     /// The group, of at most [`GROUP_BYTES_MAX`] bytes.
@@ -54,7 +54,7 @@ pub struct MintOptions {
     pub nranks: u32,
 }
 
-/// Which communicator is built, and who this process is in it.
+/// Which communicator is built, and this process's rank in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitOptions {
     /// The group, of at most [`GROUP_BYTES_MAX`] bytes.
@@ -71,8 +71,8 @@ pub struct InitOptions {
     pub id: UniqueId,
 }
 
-/// What the members of one communicator find each other by. Whoever has it can
-/// take a member's place, so it does not appear in logs.
+/// What the members of one communicator find each other by. A process that has it
+/// can take a member's place, so it does not appear in logs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId([u8; UNIQUE_ID_BYTES]);
 
@@ -127,11 +127,11 @@ pub enum State {
 /// all but [`Communicator::release`] return at once. All members call the same
 /// operations in the same order.
 ///
-/// There are no deadlines: work whose peer has died may never end by itself.
-/// Whoever knows of the death calls [`Communicator::quiesce`]. A communicator
-/// that is dropped is quiesced and released.
+/// There are no deadlines: work whose peer has died may never end by itself. On a
+/// known death, call [`Communicator::quiesce`]. A communicator that is dropped is
+/// quiesced and released.
 pub trait Communicator: Send + Sync {
-    /// What it was built by.
+    /// The options that it was built with.
     fn options(&self) -> &InitOptions;
 
     /// How it is doing.
@@ -152,10 +152,10 @@ pub trait Communicator: Send + Sync {
     /// Completes when all members have called it.
     fn barrier(&self) -> Work<()>;
 
-    /// Stops everything, also an initialisation: what is pending fails with
-    /// [`Failure::Aborted`], and nothing is begun afterwards. What a device is in
-    /// the middle of has stopped when [`Communicator::release`] returns. At any
-    /// time, any number of times; without effect on a closed communicator.
+    /// Stops everything, also an initialisation: pending calls fail with
+    /// [`Failure::Aborted`], and nothing is begun afterwards. Work in progress on
+    /// a device has stopped when [`Communicator::release`] returns. At any time,
+    /// any number of times; without effect on a closed communicator.
     fn quiesce(&self);
 
     /// Frees what the communicator holds, and waits for its threads; quiesces
@@ -185,7 +185,6 @@ pub(super) fn check_group(group: &str, nranks: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a rank that is none of the members'.
 pub(super) fn check_rank(rank: u32, nranks: u32) -> Result<(), Failure> {
     if rank < nranks {
         return Ok(());
@@ -193,7 +192,6 @@ pub(super) fn check_rank(rank: u32, nranks: u32) -> Result<(), Failure> {
     Err(Failure::Refused { by: Refuser::Own, refusal: Refusal::Rank { actual: rank, nranks } })
 }
 
-/// Refuses to broadcast from a rank that is none of the members'.
 pub(super) fn check_root(root: u32, nranks: u32) -> Result<(), Failure> {
     if root < nranks {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What collectives work on.
+//! Values of collectives.
 
 /// Elements in host memory. The communicator owns them while the work runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,10 +48,10 @@ impl From<Vec<i64>> for Buffer {
 /// How elements of two members become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// Added.
+    /// The sum.
     Sum,
-    /// The smaller.
+    /// The smallest.
     Min,
-    /// The greater.
+    /// The largest.
     Max,
 }

@@ -12,23 +12,23 @@ pub enum Failure {
     /// A connection to a neighbour ended.
     #[error("rank {rank} is lost: {reason}; quiesce, and build the next generation")]
     PeerLost {
-        /// Whose connection it was.
+        /// Rank at the other end.
         rank: u32,
-        /// What was seen.
+        /// How the connection ended.
         reason: String,
     },
     /// Another member has gone on to the next generation.
     #[error("another member waits for the next generation: what is called here cannot end")]
     LeftAlone,
-    /// What this process said of itself is not what others expect.
+    /// This process's own introduction is not what others expect.
     #[error("refused by {by}: {refusal}")]
     Refused {
-        /// Who refused.
+        /// Member or root that refused.
         by: Refuser,
-        /// What differs.
+        /// The difference.
         refusal: Refusal,
     },
-    /// Nobody listens where the id was minted.
+    /// No process listens where the id was minted.
     #[error(
         "the unique id is used up or its minter has ended: nobody answers at {address} ({reason}); \
          mint another id for another generation"
@@ -36,21 +36,21 @@ pub enum Failure {
     IdGone {
         /// Where it was minted.
         address: String,
-        /// What was seen.
+        /// Error of the connection.
         reason: String,
     },
     /// The root of an id ended before all members had checked in.
     #[error("the root of the unique id ended: {reason}; mint another id for another generation")]
     RootEnded {
-        /// Why.
+        /// How it ended.
         reason: String,
     },
-    /// What was asked for is out of bounds.
+    /// An argument is out of bounds.
     #[error("invalid {what}: {reason}")]
     Invalid {
-        /// Which argument.
+        /// Name of the argument.
         what: &'static str,
-        /// What is wrong with it.
+        /// Rule that it breaks.
         reason: String,
     },
     /// Members called different operations.
@@ -61,9 +61,9 @@ pub enum Failure {
     Mismatch {
         /// The neighbour that called something else.
         rank: u32,
-        /// What was called here.
+        /// Operation called here.
         ours: String,
-        /// What was called there.
+        /// Operation called there.
         theirs: String,
     },
     /// The communicator is still being built.
@@ -81,29 +81,29 @@ pub enum Failure {
     /// Close was called on a communicator that was aborted or has failed.
     #[error("close after an abort or a failure ({cause}) need never end; quiesce and release it")]
     CloseAfterAbort {
-        /// What had happened.
+        /// Earlier failure or abort.
         cause: Box<Failure>,
     },
-    /// Something that is not this protocol came from a peer.
+    /// A peer sent something that is not this protocol.
     #[error("{from} sent something that cannot be understood: {reason}")]
     Protocol {
-        /// Who sent it.
+        /// Member or root that sent it.
         from: Refuser,
-        /// What is wrong with it.
+        /// Rule that it breaks.
         reason: String,
     },
     /// The operating system refused, or a library that is called.
     #[error("{call} failed: {reason}")]
     System {
-        /// What was attempted.
+        /// Attempted operation.
         call: &'static str,
-        /// What it said.
+        /// The error's text.
         reason: String,
     },
 }
 
 impl Failure {
-    /// What kind of failure; stable.
+    /// Stable code of the failure.
     pub fn code(&self) -> Code {
         match self {
             Failure::Aborted | Failure::Closed => Code::Fenced,
@@ -151,16 +151,16 @@ impl Failure {
     }
 }
 
-/// Who refused, or sent something wrong.
+/// Where a refusal or a wrong message came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refuser {
-    /// This process, before it asked anybody.
+    /// This process, before it sent anything.
     Own,
     /// The root, in the process that minted the id.
     Root,
     /// A member.
     Rank(u32),
-    /// Somebody who has not said who it is.
+    /// A peer that has not introduced itself.
     Unknown,
 }
 
@@ -175,7 +175,7 @@ impl std::fmt::Display for Refuser {
     }
 }
 
-/// What a handshake differs in.
+/// How a handshake differs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another id is in use there: this one is of another generation.
@@ -187,34 +187,34 @@ pub enum Refusal {
         /// The rank that used it.
         rank: u32,
     },
-    /// Another group.
+    /// The group differs.
     #[error("the group is {expected:?}, not {actual:?}")]
     Group {
-        /// What is right.
+        /// Value of the root or neighbour.
         expected: String,
-        /// What was said.
+        /// Value that was sent.
         actual: String,
     },
-    /// Another generation.
+    /// The generation differs.
     #[error("the generation is {expected}, not {actual}")]
     Generation {
-        /// What is right.
+        /// Value of the root or neighbour.
         expected: u64,
-        /// What was said.
+        /// Value that was sent.
         actual: u64,
     },
     /// Another number of members.
     #[error("the number of members is {expected}, not {actual}")]
     Members {
-        /// What is right.
+        /// Value of the root or neighbour.
         expected: u32,
-        /// What was said.
+        /// Value that was sent.
         actual: u32,
     },
     /// Another rank than the one that must come here, or one that cannot be.
     #[error("rank {actual} is not expected here, where {nranks} members are numbered from 0")]
     Rank {
-        /// What was said.
+        /// Rank that was sent.
         actual: u32,
         /// How many members there are.
         nranks: u32,
@@ -222,19 +222,19 @@ pub enum Refusal {
     /// A rank that is here already.
     #[error("rank {rank} has checked in already, as incarnation {incarnation}")]
     RankTaken {
-        /// The rank.
+        /// Rank that was sent.
         rank: u32,
-        /// Who has it.
+        /// Incarnation that has the rank.
         incarnation: u64,
     },
     /// Another incarnation of a rank than the one that checked in.
     #[error("rank {rank} has checked in as incarnation {expected}, not {actual}")]
     Incarnation {
-        /// The rank.
+        /// Rank that checked in.
         rank: u32,
-        /// What is right.
+        /// Incarnation that checked in.
         expected: u64,
-        /// What was said.
+        /// Incarnation that was sent.
         actual: u64,
     },
     /// The handshake cannot be understood.

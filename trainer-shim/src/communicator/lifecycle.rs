@@ -1,5 +1,5 @@
-//! How a communicator is doing, and what its owner is asked to do. Pure: whose
-//! lock it is behind, and how the owner is woken, each library says.
+//! How a communicator is doing, and what its owner is asked to do. Pure: each
+//! library has its own lock, and wakes its owner itself.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,6 @@ use super::work::{Completer, Event, Notified, Work};
 /// Most operations that wait in one communicator.
 pub const OPERATIONS_WAITING_MAX: usize = 1024;
 
-/// What the owner is asked to do.
 pub(super) enum Command {
     AllReduce(Buffer, Reduction, Completer<Buffer>),
     Broadcast(Buffer, u32, Completer<Buffer>),
@@ -119,8 +118,8 @@ impl Lifecycle {
         self.state = State::Closed;
     }
 
-    /// It is of no use any more, and neither is what waits in it. The first
-    /// failure is what its state says.
+    /// It is of no use any more, and neither are its pending calls. The first
+    /// failure becomes its state.
     pub(super) fn fail(&mut self, failure: Failure) -> Ended {
         if matches!(self.state, State::InProgress | State::Ready) {
             self.state = State::Failed(failure.clone());
@@ -131,8 +130,8 @@ impl Lifecycle {
     }
 }
 
-/// Those whose work has ended with the communicator, to be told once no lock is
-/// held.
+/// Waiters whose work has ended with the communicator, to be notified once no
+/// lock is held.
 #[must_use]
 pub(super) struct Ended {
     commands: VecDeque<Command>,

@@ -1,9 +1,9 @@
 //! Communicators: what the members of one generation of a group exchange
 //! gradients through, and how they are built, stopped and freed.
 //!
-//! A [`Backend`] mints ids and builds [`Communicator`]s. It decides nothing: who
-//! is a member, which generation it is and whether somebody is dead is told to
-//! it from outside, and nothing in here talks to the store or to an agent.
+//! A [`Backend`] mints ids and builds [`Communicator`]s. It decides nothing: its
+//! caller passes the members, the generation and the deaths, and nothing in here
+//! talks to the store or to an agent.
 //!
 //! ```
 //! use holdfast_trainer_shim::communicator::ring::Ring;
@@ -33,18 +33,18 @@
 //! | [`backend`] | the traits, and what an id, a member and a state are |
 //! | [`buffer`] | what collectives work on |
 //! | [`failure`] | why a communicator is of no use |
-//! | [`work`] | work in progress, and who waits for it |
+//! | [`work`] | work in progress, and its waiters |
 //! | `lifecycle` | pure: how a communicator is doing, and what waits in it |
 //! | `used_ids` | ids that serve no second time |
-//! | [`ring`] | the backend without a GPU: TCP, with NCCL's bad manners |
+//! | [`ring`] | the backend without a GPU: TCP, with NCCL's failure modes |
 //! | `nccl` | the backend for GPUs, with the feature `nccl` |
 //!
 //! # Architecture invariants
 //!
 //! * Every call returns at once, but for [`Backend::mint`], which may start a
-//!   process, and [`Communicator::release`]; whoever wants to wait waits on a
-//!   [`Work`].
-//! * There are no deadlines in here and no detection of the dead: both are the
+//!   process, and [`Communicator::release`]; a caller that wants to wait waits on
+//!   a [`Work`].
+//! * There are no deadlines in here and no detection of deaths: both are the
 //!   control plane's. An error of a peer is a hint, its absence means nothing.
 //! * [`Communicator::quiesce`] ends every wait.
 //! * One id, one generation, one communicator: a retry takes another generation.

@@ -1,4 +1,4 @@
-//! Something that ends later, and who waits for it.
+//! Something that ends later, and its waiters.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::failure::Failure;
 
-/// Work in progress: polled, waited for or awaited. What came of it is handed
-/// over once. Work that is dropped goes on.
+/// Work in progress: polled, waited for or awaited. Its result is handed over
+/// once. Work that is dropped goes on.
 #[derive(Debug)]
 #[must_use = "whether the work succeeded is only known to whoever waits for it"]
 pub struct Work<T> {
@@ -18,7 +18,7 @@ pub struct Work<T> {
 }
 
 /// The other end of a [`Work`]. Dropped, it fails the work as aborted: no work
-/// outlives whoever would complete it.
+/// outlives the thread that would complete it.
 #[derive(Debug)]
 pub struct Completer<T> {
     slot: Arc<Slot<T>>,
@@ -52,7 +52,7 @@ impl<T> Work<T> {
         work
     }
 
-    /// What came of it, if it has ended. None also once that was handed over.
+    /// The result, if the work has ended. `None` also once that was handed over.
     pub fn poll(&mut self) -> Option<Result<T, Failure>> {
         self.slot.progress.lock().take()
     }
@@ -109,7 +109,7 @@ impl<T> Progress<T> {
 }
 
 impl<T> Completer<T> {
-    /// Ends the work.
+    /// Ends the work with this result.
     pub fn complete(self, result: Result<T, Failure>) {
         self.slot.end(result);
     }
@@ -143,9 +143,9 @@ impl<T> Slot<T> {
 /// An event that any number of callers wait for.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Who waits.
+    /// Its waiters.
     Awaited(Vec<Completer<()>>),
-    /// What happened.
+    /// Its result.
     Happened(Result<(), Failure>),
 }
 
@@ -166,7 +166,7 @@ impl Event {
         }
     }
 
-    /// The first time counts. Whom to tell, once no lock is held.
+    /// Only the first call counts. Returns the waiters, to notify once no lock is held.
     pub(super) fn happen(&mut self, result: Result<(), Failure>) -> Notified {
         match self {
             Event::Happened(_) => Notified(Vec::new(), result),
@@ -179,7 +179,7 @@ impl Event {
     }
 }
 
-/// Those who waited for an event that has happened.
+/// Waiters for an event that has happened.
 #[must_use]
 pub(super) struct Notified(Vec<Completer<()>>, Result<(), Failure>);
 

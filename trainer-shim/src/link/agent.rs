@@ -32,10 +32,10 @@ use crate::waiting::span_of;
 /// Pieces of one subscription that wait for the program.
 const PIECES_MAX: usize = 64;
 
-/// Most heartbeats that wait to be sent: later ones tell the same and more.
+/// Most heartbeats that wait to be sent: later ones report the same and more.
 const HEARTBEATS_MAX: usize = 4;
 
-/// What is asked of the agent, and what waits for its answer.
+/// Calls to the agent, and those that wait for its answer.
 #[derive(Debug)]
 pub(crate) struct Agent {
     shared: Arc<Shared>,
@@ -57,20 +57,19 @@ struct Calls {
     lost: Option<Error>,
 }
 
-/// A call that the agent has not answered yet, whether or not somebody still
-/// waits for it.
+/// A call that the agent has not answered yet, whether or not its caller still waits.
 #[derive(Debug)]
 struct Open {
     reply: To,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Who wants to know.
+/// Receiver of a call's answers.
 #[derive(Debug)]
 enum To {
-    /// Of one answer.
+    /// One answer.
     Once(oneshot::Sender<Result<ReplyBody, Error>>),
-    /// Of piece after piece. One that does not take them is cut off.
+    /// Piece after piece. A receiver that does not take them is cut off.
     Each(mpsc::Sender<Result<ReplyBody, Error>>),
 }
 
@@ -83,8 +82,8 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// The next piece; none if it was cut off because the caller was slow: it has
-    /// to be asked for again, from where it was read.
+    /// The next piece; `None` if it was cut off because the caller was slow: it
+    /// has to be asked for again, from where it was read.
     pub async fn next(&mut self) -> Option<Result<ReplyBody, Error>> {
         self.pieces.recv().await
     }
@@ -104,24 +103,24 @@ pub(crate) struct Connected {
     pub talking: Talking,
 }
 
-/// What the agent says.
+/// Messages of the agent.
 pub(crate) struct Listening {
     frames: Frames<BufReader<OwnedReadHalf>>,
 }
 
-/// What it is told.
+/// Frames to the agent.
 pub(crate) struct Talking {
     writer: OwnedWriteHalf,
     outbox: mpsc::Receiver<Vec<u8>>,
 }
 
-/// Something that the agent said and that is not the answer to a call.
+/// A message of the agent that is not the answer to a call.
 #[derive(Debug)]
 pub(crate) enum Said {
     Feed(Feed),
     ValidUntil(Duration),
     Silent(Silence),
-    /// Why the store does not answer; none = it does.
+    /// Why the store does not answer; `None` = it does.
     Outage(Option<String>),
 }
 
@@ -171,7 +170,7 @@ async fn greet(socket: &Path, wanted: Wanted) -> io::Result<(Halves, Welcome)> {
     let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
     let welcome = loop {
         let mut text = Vec::new();
-        // One that did not even read the question may have said why.
+        // An agent that did not even read the request may have sent the reason.
         let heard = (&mut reader).take(limit).read_until(b'\n', &mut text).await;
         if text.is_empty() {
             std::mem::replace(&mut told, Ok(())).and(heard)?;
@@ -245,12 +244,12 @@ impl Agent {
         self.shared.follow(RequestBody::Events { job, after })
     }
 
-    /// Tells how the processes are doing; left out if the agent does not read.
+    /// Sends heartbeats of the processes; left out if the agent does not read.
     pub fn tell(&self, heartbeats: Vec<Heartbeat>) -> Result<(), Error> {
         let frame = encode(&FromProgram::Heartbeats(heartbeats))?;
         let outbox = &self.shared.outbox;
         if outbox.capacity() > IN_FLIGHT_MAX + 2 * LASTING_MAX {
-            // One whose socket is broken is heard of elsewhere.
+            // A broken socket is reported by the reading half.
             let _ = outbox.try_send(frame);
         }
         Ok(())
@@ -278,10 +277,10 @@ impl Open {
         }
     }
 
-    /// The last word.
+    /// Sends the last piece.
     fn end(self, word: Result<ReplyBody, Error>) {
         match self.reply {
-            // Whoever asked may not want to know any more.
+            // The caller may be gone.
             To::Once(reply) => drop(reply.send(word)),
             To::Each(pieces) => drop(pieces.try_send(word)),
         }
@@ -296,7 +295,7 @@ impl Shared {
         let (reply, answered) = oneshot::channel();
         self.send(body, within_ms(deadline), Open { reply: To::Once(reply), _room: Some(room) })?;
         let answer = until(deadline, answered).await;
-        // A reply is dropped by nobody.
+        // A reply is never dropped unsent.
         answer.ok_or_else(|| timeout(Effectiveness::Unknown))?.unwrap_or(Err(Error::Closed))
     }
 
@@ -327,12 +326,12 @@ impl Shared {
             let problem = Problem::overloaded(text);
             return Err(holdfast_client::Error::Refused(Box::new(problem)).into());
         }
-        // Whoever empties it tells when it ends.
+        // The task that empties the outbox reports its own end.
         calls.open.insert(seq, open);
         Ok(seq)
     }
 
-    /// Nobody wants to know any more.
+    /// The caller wants no more pieces.
     fn cancel(&self, request: u64) {
         let mut calls = self.calls.lock();
         if calls.open.remove(&request).is_none() || calls.lost.is_some() {
@@ -351,7 +350,7 @@ impl Shared {
                 let refused = holdfast_client::Error::Refused(Box::new(problem));
                 (false, Err(refused.into()))
             }
-            // That it waits is no news.
+            // It is known to wait.
             ReplyBody::Waiting { .. } => return,
             other => {
                 let is_last = matches!(other, ReplyBody::Released { .. });
@@ -401,7 +400,7 @@ impl Listening {
     }
 }
 
-/// Why an agent says nothing any more.
+/// Why an agent sends nothing any more.
 #[derive(Debug)]
 pub(crate) enum Ended {
     LeaseLost,
@@ -409,12 +408,12 @@ pub(crate) enum Ended {
 }
 
 impl Talking {
-    /// Writes until the socket breaks. Never returns: why it broke is heard from
-    /// the other half.
+    /// Writes until the socket breaks. Never returns: the reading half reports
+    /// why it broke.
     pub async fn run(mut self) -> std::convert::Infallible {
         while let Some(frame) = self.outbox.recv().await {
             if let Err(error) = self.writer.write_all(&frame).await {
-                // What it said before it ended tells more.
+                // Its messages before the end say more.
                 tracing::debug!(%error, "the agent takes nothing any more");
                 break;
             }

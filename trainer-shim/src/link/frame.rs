@@ -1,4 +1,4 @@
-//! Frames out of the Unix socket; [`holdfast_api::frame`] says what is in them.
+//! Frames out of the Unix socket; see [`holdfast_api::frame`] for their content.
 
 use std::io;
 

@@ -1,13 +1,12 @@
-//! What a program's place in a run hangs on: a lease of its own, or the agent
-//! of its host, which holds one lease for all and sees the death of a process
-//! at once.
+//! A program's place in a run depends on a lease of its own, or on the agent of
+//! its host, which holds one lease for all and sees the death of a process at once.
 //!
-//! A program connects to the agent's control socket and asks with one line of
-//! JSON ([`Request`]); the agent answers with one ([`Response`]). From there on
-//! both send frames: a little-endian `u32` length, then that many bytes of
-//! MessagePack with named fields, [`FromProgram`] one way and [`FromAgent`] the
-//! other; in both, questions and answers are those of a node's stream. The connection is the incarnation of the program's processes: when it
-//! closes, or the program ends, the agent tells the cluster that they are gone.
+//! A program connects to the agent's control socket and asks with one line of JSON ([`Request`]);
+//! the agent answers with one ([`Response`]). From there on both send frames: a little-endian
+//! `u32` length, then that many bytes of MessagePack with named fields, [`FromProgram`] in one
+//! direction and [`FromAgent`] in the other; in both, questions and answers are those of a node's
+//! stream. The connection is the incarnation of the program's processes: when it closes, or the
+//! program ends, the agent reports to the cluster that they are gone.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -86,7 +85,7 @@ impl Link {
         })
     }
 
-    /// What happens in the job behind a revision.
+    /// Events of the job after a revision.
     pub async fn events(
         &self,
         scope: &Scope,
@@ -100,16 +99,15 @@ impl Link {
     }
 }
 
-/// What comes piece by piece, from a client of this program's own or through the
-/// agent.
+/// Pieces of a watch or subscription, from a client of this program's own or
+/// through the agent.
 #[derive(Debug)]
 pub(crate) enum Pieces<C> {
     Own(C),
     Agent(Subscription),
 }
 
-/// Whether what a process of this user says may be believed: root may do
-/// anything anyway.
+/// Whether a process of this user is trusted: root may do anything anyway.
 pub fn is_trusted(uid: u32) -> bool {
     uid == rustix::process::getuid().as_raw() || uid == 0
 }

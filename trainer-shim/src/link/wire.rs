@@ -1,4 +1,4 @@
-//! What a program and the agent of its host say to each other.
+//! Messages of a program and the agent of its host.
 
 use holdfast_api::{
     Feed, Incarnation, LeaseId, Name, Problem, ProcessId, ReplyBody, RequestBody, Scope,
@@ -10,7 +10,7 @@ use crate::vitals::Watchdog;
 /// The variable that names the agent's control socket.
 pub const CONTROL_VARIABLE: &str = "HOLDFAST_CONTROL";
 
-/// Longest line, either way.
+/// Longest line in either direction, in bytes.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Longest frame of a program; a longer one ends the connection.
 pub const FROM_PROGRAM_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -30,7 +30,7 @@ pub enum Request {
 }
 
 impl FromAgent {
-    /// A call failed.
+    /// The answer to a call that failed.
     pub fn problem(seq: u64, problem: Problem) -> FromAgent {
         FromAgent::Told { seq, body: Box::new(ReplyBody::Problem(problem)) }
     }
@@ -40,10 +40,10 @@ impl FromAgent {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wanted {
-    /// The job; none = that of the agent.
+    /// The job; `None` = that of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<Name>,
-    /// The run; none = that of the agent.
+    /// The run; `None` = that of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<Name>,
     /// It understands [`Response::Waiting`] and [`FromAgent::Outage`].
@@ -51,13 +51,14 @@ pub struct Wanted {
     pub hears_outages: bool,
 }
 
-/// The agent's line.
+/// The agent's line, in answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// Frames follow.
+    /// It is attached; frames follow.
     Welcome(Welcome),
-    /// Another line follows, once the store answers. To those who understand it.
+    /// Another line follows, once the store answers. Sent to programs that
+    /// understand it.
     Waiting {
         /// Why it does not.
         cause: String,
@@ -69,7 +70,7 @@ pub enum Response {
     },
 }
 
-/// What a program's processes are attached to.
+/// The lease that a program's processes are attached to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The job and the run.
@@ -78,7 +79,7 @@ pub struct Welcome {
     pub lease: LeaseId,
     /// Its TTL in milliseconds.
     pub ttl_ms: u64,
-    /// How long processes go on without a word from the store, in milliseconds.
+    /// How long processes go on without an answer of the store, in milliseconds.
     #[serde(default)]
     pub store_lost_ms_max: u64,
     /// Until when it certainly holds, in milliseconds of the time since this
@@ -98,9 +99,9 @@ pub enum FromProgram {
     Ask {
         /// Chosen by the program, unique among its open calls.
         seq: u64,
-        /// What is asked.
+        /// The call.
         body: Box<RequestBody>,
-        /// How long it may take, in milliseconds; none = as long as it takes.
+        /// How long it may take, in milliseconds; `None` = as long as it takes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         within_ms: Option<u64>,
     },
@@ -108,8 +109,7 @@ pub enum FromProgram {
     Heartbeats(Vec<Heartbeat>),
 }
 
-/// How one process is doing: its counters, of which the agent notices whether
-/// they grow.
+/// State of one process: its counters, which the agent checks for growth.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Heartbeat {
@@ -117,12 +117,12 @@ pub struct Heartbeat {
     pub process: ProcessId,
     /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
-    /// What happens when it falls silent.
+    /// Times after which silence has consequences.
     #[serde(rename = "ladder")]
     pub watchdog: Watchdog,
     /// How often it has pinged.
     pub pings: u64,
-    /// Its progress; none = it does not tell.
+    /// Its progress; `None` = it does not report any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<u64>,
     /// How many calls it has made.
@@ -136,8 +136,8 @@ pub struct Heartbeat {
     pub paused_ms: u64,
     /// For so long it is not to be ended, in milliseconds.
     pub critical_ms: u64,
-    /// For how long its main thread has not run what the library asks it to
-    /// run; none = the program does not tell.
+    /// For how long its main thread has not run what the library asks it to run;
+    /// `None` = the program does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub main_thread_silent_ms: Option<u64>,
 }
@@ -146,16 +146,15 @@ pub struct Heartbeat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromAgent {
-    /// What a call came to, as on a stream of a node; of a watch or a
+    /// The answer to a call, as on a stream of a node; of a watch or a
     /// subscription one piece of it.
     Told {
-        /// The call.
+        /// Number of the call.
         seq: u64,
         /// The cluster's answer or refusal, or the agent's.
         body: Box<ReplyBody>,
     },
-    /// What was decided for processes of this connection, in the order of the
-    /// log.
+    /// Decisions for processes of this connection, in the order of the log.
     Feed(Feed),
     /// A process is silent, and will be ended if it stays so.
     Silent(Silence),
@@ -164,13 +163,13 @@ pub enum FromAgent {
         /// See [`Welcome::valid_until_ms`].
         until_ms: u64,
     },
-    /// The store does not answer, or does again. To those who understand it.
+    /// The store does not answer, or does again. Sent to programs that understand it.
     Outage {
-        /// Why it does not; none = it does.
+        /// Why it does not; `None` = it does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<String>,
     },
-    /// Nothing follows.
+    /// The connection is over.
     Over(Over),
 }
 
@@ -183,7 +182,7 @@ pub struct Silence {
     pub incarnation: Incarnation,
     /// For how long, in milliseconds.
     pub silent_ms: u64,
-    /// In how long the agent begins to end it, in milliseconds; none = never.
+    /// In how long the agent begins to end it, in milliseconds; `None` = never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_in_ms: Option<u64>,
 }

@@ -26,7 +26,7 @@ pub(super) enum Error {
     Failed(Failure),
     /// The store could not be asked.
     Store(error::Error),
-    /// Something of it may run on here.
+    /// A part of it may run on here.
     NotStopped,
 }
 
@@ -104,7 +104,7 @@ impl CommunicatorManager {
 }
 
 /// Gets the id of a communicator among members of the generation, and joins it.
-/// All members of the generation call it; whoever has no place only passes by.
+/// All members of the generation call it; one without a place does nothing else.
 pub(super) async fn join(
     held: &Arc<HeldGeneration>,
     place: Place,
@@ -138,8 +138,8 @@ pub(super) async fn join(
     Ok(Some(communicator))
 }
 
-/// Mints in a thread of its own, since a library may start a process for it. One
-/// that comes too late is dropped, and its id with it.
+/// Mints in a thread of its own, since a library may start a process for it. An
+/// id that comes too late is dropped.
 async fn mint(held: &HeldGeneration, place: &Place) -> Result<Option<Box<dyn Minter>>, Error> {
     if place.rank != Some(0) {
         return Ok(None);
@@ -162,7 +162,7 @@ async fn mint(held: &HeldGeneration, place: &Place) -> Result<Option<Box<dyn Min
 }
 
 /// Waits until all members have joined. A minter that ends before is a failure of
-/// its own: those who have checked in are not told.
+/// its own: members that have checked in are not notified.
 async fn initialised(
     held: &HeldGeneration,
     communicator: &dyn Communicator,

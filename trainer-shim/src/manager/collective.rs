@@ -15,7 +15,7 @@ use crate::held::HoldState;
 /// Why a call on a communicator failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CallError {
-    /// The generation is over: whatever it had come to does not count.
+    /// The generation is over: its results do not count.
     #[error("generation {generation} is over: {why}; acquire the next one")]
     Revoked {
         /// Generation of the round: one counter per job, never reused.
@@ -23,7 +23,7 @@ pub enum CallError {
         /// Why.
         why: Why,
     },
-    /// The call could not be. The communicator is as it was.
+    /// The call was refused. The communicator is as it was.
     #[error(transparent)]
     Refused(Failure),
     /// The store could not be asked.
@@ -37,13 +37,13 @@ pub enum Why {
     /// It was revoked, for all.
     #[error("revoked at revision {}: {}", .0.at, .0.cause)]
     Revoked(Revocation),
-    /// Nobody can say whether this process is still a member.
+    /// It is unknown whether this process is still a member.
     #[error("the lease of this host was not confirmed for too long, or is over")]
     LeaseLost,
     /// This process has let go of it.
     #[error("this process has let go of it")]
     Released,
-    /// A call on it failed, and the store could not be told.
+    /// A call on it failed, and that could not be reported to the store.
     #[error("{0}")]
     Failed(Failure),
 }

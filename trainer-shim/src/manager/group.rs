@@ -44,7 +44,7 @@ impl GroupCommunicator {
         self.held.members()
     }
 
-    /// This process's rank; none = it has no part in it.
+    /// This process's rank; `None` = it has no part in it.
     pub fn rank(&self) -> Option<u32> {
         self.communicator.as_ref().map(|communicator| communicator.options().rank)
     }
@@ -54,7 +54,7 @@ impl GroupCommunicator {
         self.communicator.as_ref().map_or(0, |communicator| communicator.options().nranks)
     }
 
-    /// Why it must not be used any more; none = it may be.
+    /// Why it must not be used any more; `None` = it may be.
     pub fn why_over(&self) -> Option<Why> {
         self.held.why()
     }
@@ -142,7 +142,7 @@ impl GroupCommunicator {
         let Some(communicator) = &self.communicator else { return };
         let closed = communicator.close();
         match deadline.instant() {
-            // What does not close is aborted by the stop that follows.
+            // A communicator that does not close is aborted by the stop that follows.
             Some(at) => drop(tokio::time::timeout_at(at, closed).await),
             None => drop(closed.await),
         }

@@ -28,8 +28,8 @@ pub(super) const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
 /// The deadline of a call that the thread makes by itself; it is repeated.
 const SOON: Duration = Duration::from_secs(10);
 
-/// How long one collective may be in progress before it is asked for whether a
-/// member has gone on to the next generation; and when somebody waits for that.
+/// How long one collective may be in progress before the store is asked whether a
+/// member has gone on to the next generation; and the same once a newcomer waits.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 const STUCK_AFTER_NEWS: Duration = Duration::from_millis(100);
 
@@ -46,15 +46,15 @@ pub(super) fn soon() -> Deadline {
     Deadline::after(SOON)
 }
 
-/// Who this process is in one communicator of the generation.
+/// This process's place in one communicator of the generation.
 pub(super) struct Place {
-    /// The communicator's name.
+    /// Name of the communicator, unique in the generation.
     pub name: String,
-    /// This process's rank; none = it is no member.
+    /// This process's rank; `None` = it is no member.
     pub rank: Option<u32>,
     /// How many members it has.
     pub nranks: u32,
-    /// Whose value the id is, of those that the members of the generation bring.
+    /// Index of the member whose value is the id, among the members of the generation.
     pub minter: usize,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct HeldGeneration {
     process: Process,
     backend: Arc<dyn Backend>,
     formed: Formed,
-    /// What the store says of it.
+    /// State of the generation in the store.
     state: watch::Receiver<HoldState>,
     /// Why it must not be used; set before anything is stopped.
     over: watch::Sender<Option<Why>>,
@@ -76,17 +76,17 @@ pub(super) struct HeldGeneration {
     calls: Arc<Mutex<Calls>>,
 }
 
-/// What is known of the calls on a generation's communicators.
+/// Counts of the calls on a generation's communicators.
 #[derive(Debug, Default)]
 struct Calls {
-    /// This process waits for the next generation, or did and never heard what came
-    /// of it: nothing may begin.
+    /// This process waits for the next generation, or did and never got the outcome: nothing may
+    /// begin.
     arrived: bool,
     /// In progress: collectives, and subgroups that are being built.
     running: u32,
-    /// That have ended.
+    /// Calls that have ended.
     ended: u64,
-    /// One was let go of that had not ended.
+    /// A call was dropped before its end.
     torn: bool,
     /// Newcomers of before this revision wait no longer.
     nobody_new: Revision,
@@ -169,7 +169,7 @@ impl HeldGeneration {
         self.place(self.group.clone(), self.formed.rank, self.members().len(), 0)
     }
 
-    /// Its place among some of the ranks, of which there is one at least.
+    /// Its place among some of the ranks, at least one.
     pub(super) fn part(&self, name: &str, ranks: &[u32]) -> Place {
         let own = ranks.iter().position(|rank| Some(*rank) == self.formed.rank);
         let root = ranks.first().map_or(0, |rank| *rank as usize);
@@ -184,7 +184,7 @@ impl HeldGeneration {
         Place { name, rank, nranks: nranks as u32, minter }
     }
 
-    /// Why it must not be used any more; none = it may be.
+    /// Why it must not be used any more; `None` = it may be.
     pub(super) fn why(&self) -> Option<Why> {
         if let Some(why) = &*self.over.borrow() {
             return Some(why.clone());
@@ -197,13 +197,13 @@ impl HeldGeneration {
     }
 
     /// Nothing of it was stopped, nothing is known against it, and nothing runs
-    /// that nobody waits for.
+    /// that was abandoned.
     pub(super) fn is_intact(&self) -> bool {
         let calls = self.calls.lock();
         !self.is_over() && !calls.torn && !calls.arrived
     }
 
-    /// It is intact, and nobody waits who is no member.
+    /// It is intact, and no newcomer waits.
     pub(super) fn is_current(&self) -> bool {
         let nobody_new = self.calls.lock().nobody_new;
         let newcomer = self.state.borrow().newcomer;
@@ -222,7 +222,7 @@ impl HeldGeneration {
         }
     }
 
-    /// The arrival came to nothing, or, at this revision, to the same generation.
+    /// The arrival had no outcome, or, at this revision, the same generation.
     pub(super) fn go_on(&self, witness: Option<Revision>) {
         let mut calls = self.calls.lock();
         calls.arrived = false;
@@ -256,7 +256,7 @@ impl HeldGeneration {
     /// Has everything stopped and freed; returns when it is. If that fails, something
     /// may run here still.
     pub(super) async fn stop(&self, why: Why) -> Result<(), NotStopped> {
-        // A thread that has ended says in `stopped` whether it got that far.
+        // An ended thread has set `stopped` if it got that far.
         let _ = self.orders.send(Order::Stop(why));
         let mut stopped = self.stopped.clone();
         stopped.wait_for(|stopped| *stopped).await.map(drop).map_err(|_| NotStopped)
@@ -269,7 +269,7 @@ impl HeldGeneration {
         }
     }
 
-    /// Something is called on it: refused while this process waits for the next one.
+    /// A call on it begins: refused while this process waits for the next one.
     pub(super) fn begin(self: &Arc<Self>) -> Result<Running, Failure> {
         let mut calls = self.calls.lock();
         if calls.arrived && !self.is_over() {
@@ -318,7 +318,7 @@ pub(super) enum Opening {
 #[derive(Debug)]
 pub(super) struct NotStopped;
 
-/// What the thread of a generation works with.
+/// State of a generation's thread.
 struct Stopper {
     asker: Asker,
     over: watch::Sender<Option<Why>>,
@@ -334,7 +334,7 @@ struct Watcher {
     calls: Arc<Mutex<Calls>>,
 }
 
-/// What the thread does beside hearing.
+/// Present activity of the thread.
 enum Busy {
     Nothing,
     /// It waits for what explains a failure, until then.
@@ -343,12 +343,12 @@ enum Busy {
     Asking(BoxFuture<'static, bool>),
     /// It reports a failure.
     Telling(Failure, BoxFuture<'static, Result<(), Error>>),
-    /// It has reported a failure, and hears of the revocation until then.
+    /// It has reported a failure, and waits for the revocation until then.
     Told(Failure, Instant),
 }
 
 impl Busy {
-    /// What follows, once this is done.
+    /// The next activity, once this is done.
     async fn next(&mut self, stopper: &Asker) -> Next {
         match self {
             Busy::Nothing => std::future::pending().await,
@@ -383,7 +383,7 @@ enum Next {
     Over(Why),
 }
 
-/// Who asks and tells the store.
+/// Asks the store, and reports to it.
 #[derive(Clone)]
 struct Asker {
     process: Process,
@@ -392,8 +392,7 @@ struct Asker {
 }
 
 impl Stopper {
-    /// `reason` says why it is to be stopped; whoever would have said it may be gone
-    /// with its runtime.
+    /// `reason` says why it is to be stopped; its sender may be gone with its runtime.
     fn run(self, reason: &Receiver<Why>, runtime: &Handle) {
         let why = reason.recv().unwrap_or(Why::LeaseLost);
         self.over.send_if_modified(|over| {
@@ -406,7 +405,7 @@ impl Stopper {
             communicator.quiesce();
         }
         if !free(&built) {
-            // Nothing is said: the agent ends a process that has not stopped in time.
+            // No report: the agent ends a process that has not stopped in time.
             tracing::error!(
                 generation = self.asker.generation,
                 "a communicator could not be freed"
@@ -459,7 +458,7 @@ impl Watcher {
 }
 
 impl Asker {
-    /// Tells the store that nothing of it runs any more.
+    /// Reports to the store that nothing of it runs any more.
     async fn release(&self) {
         let Asker { process, generation, .. } = self;
         while let Err(error) = process.release(*generation, soon()).await {
@@ -510,7 +509,7 @@ impl Looks {
         Looks { at: Instant::now() + STUCK_AFTER, pause: STUCK_AFTER, seen: None }
     }
 
-    /// Somebody waits who is no member, or waits no longer.
+    /// A newcomer waits, or waits no longer.
     fn soon(&mut self) {
         self.pause = STUCK_AFTER_NEWS;
         self.at = Instant::now() + self.pause;
@@ -552,7 +551,7 @@ fn free(built: &[Arc<dyn Communicator>]) -> bool {
             Ok(thread) => thread.join().unwrap_or(false),
             Err(communicator) => free(communicator),
         });
-        // Each of them, whatever became of the others.
+        // Each of them, also after a failure of others.
         let failed = freed.filter(|freed| !freed).count();
         failed == 0
     })

@@ -49,7 +49,7 @@ fn round(arrived: &[ProcessId], missing: Vec<Missing>) -> RoundInfo {
     }
 }
 
-/// One of a world of four, of which two are enough after 12 s.
+/// A round of a world of four, of which two are enough after 12 s.
 fn forming(arrived: &[ProcessId]) -> RoundInfo {
     let members = arrived.len() as u32;
     let waits_for = WaitsFor::World { members, world: 4, at_ms: NOW + 12_000, enough: 2 };

@@ -40,7 +40,7 @@ fn a_dead_member_is_an_error_at_its_neighbours_only() {
     members[0].quiesce();
     assert_eq!(ended(across), Err(Failure::Aborted));
     assert_eq!(members[0].state(), State::Failed(Failure::Aborted));
-    // What has failed tells the cause, also after the abort.
+    // A failed communicator reports the cause, also after the abort.
     for rank in [1, 3] {
         members[rank].quiesce();
         assert!(matches!(members[rank].state(), State::Failed(Failure::PeerLost { rank: 2, .. })));
@@ -56,7 +56,7 @@ fn in_silent_mode_nobody_is_told_of_a_dead_member() {
     let seen = [1, 3].map(|rank: usize| all_reduce(&told[rank]));
     silent[2].release();
     told[2].release();
-    // By now, sockets that were closed earlier have told whoever looks.
+    // By now, sockets that were closed earlier have shown it to their peers.
     for work in seen {
         assert!(lost(&ended(work), 2));
     }

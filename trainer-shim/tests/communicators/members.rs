@@ -18,7 +18,7 @@ pub fn options(dead_peer: DeadPeer) -> RingOptions {
     RingOptions { dead_peer, connect_retries: 0, ..RingOptions::default() }
 }
 
-/// What came of work that must end.
+/// The result of work that must end.
 pub fn ended<T>(mut work: Work<T>) -> Result<T, Failure> {
     work.wait_for(PATIENCE).expect("it ends")
 }

@@ -14,10 +14,10 @@ use holdfast_trainer_shim::communicator::{
 
 use crate::members::{GROUP, PATIENCE, ended, member, options};
 
-/// Set in a child: which rank it is, of which generation, in which mode.
+/// Set in a child: its rank, generation and mode.
 const RANK: &str = "HOLDFAST_TEST_RANK";
 
-/// What a line that a child says begins with: others are the test harness's.
+/// Prefix of a child's lines: others are the test harness's.
 const SAYS: &str = "rank says ";
 
 const NRANKS: u32 = 4;
@@ -98,7 +98,7 @@ fn kill_victim(ranks: &mut [Rank]) {
     victim.wait().expect("it has ended");
 }
 
-/// Tells ranks one after the other to stop, and what each says first then.
+/// Stops these ranks one after the other, each of which must then say this first.
 fn stop(ranks: &mut [Rank], whom: &[(usize, &str)]) {
     for (rank, says) in whom {
         let rank = &mut ranks[*rank];

@@ -21,7 +21,7 @@ const SUCCESS: i32 = 0;
 const UNHANDLED_CUDA_ERROR: i32 = 1;
 const REMOTE_ERROR: i32 = 6;
 const IN_PROGRESS: i32 = 7;
-/// Of CUDA.
+/// CUDA's result code for work in progress.
 const NOT_READY: i32 = 600;
 
 /// Runs a test of this module with a library of this version.
@@ -60,7 +60,7 @@ impl Small {
         Small { folder, backend }
     }
 
-    /// What a function answers from now on.
+    /// Sets the code that a function returns from now on.
     fn answer(&self, call: &str, code: i32) {
         // Whole at once: the owner may be reading.
         let unfinished = self.folder.join("unfinished");
@@ -68,13 +68,13 @@ impl Small {
         std::fs::rename(unfinished, self.folder.join(call)).expect("the same folder");
     }
 
-    /// What was called so far.
+    /// The calls so far.
     fn calls(&self) -> Vec<String> {
         let calls = std::fs::read_to_string(self.folder.join("calls")).unwrap_or_default();
         calls.lines().map(str::to_owned).collect()
     }
 
-    /// What was called since it was forgotten last.
+    /// Forgets the calls so far.
     fn forget_calls(&self) {
         std::fs::write(self.folder.join("calls"), "").expect("a file");
     }
@@ -92,7 +92,7 @@ impl Small {
         self.backend.begin_init(member(id, generation)).expect("it begins")
     }
 
-    /// One whose members are all there, its beginning not counted.
+    /// A communicator whose members are all there, its beginning not counted.
     fn form(&self, generation: u64) -> Box<dyn Communicator> {
         self.answer("state", SUCCESS);
         let communicator = self.begin(generation);
@@ -102,7 +102,7 @@ impl Small {
         communicator
     }
 
-    /// One in a collective that does not end.
+    /// A communicator in a collective that does not end.
     fn hang(&self, generation: u64) -> (Box<dyn Communicator>, Work<Buffer>) {
         let communicator = self.form(generation);
         self.answer("query", NOT_READY);
@@ -220,7 +220,7 @@ fn aborted_in_a_collective() {
     assert_eq!(close, Err(Failure::CloseAfterAbort { cause: Box::new(Failure::Aborted) }));
     member.release();
     member.release();
-    // What waited never reached NCCL.
+    // Waiting calls never reached NCCL.
     assert_eq!(small.calls(), ["revoke 1", "abort 1"]);
     assert_eq!(free_bytes(), before);
 }
@@ -307,7 +307,7 @@ fn failing() {
     assert_eq!(ended(member.barrier()), Err(failure.clone()));
     let close = ended(member.close());
     assert_eq!(close, Err(Failure::CloseAfterAbort { cause: Box::new(failure.clone()) }));
-    // Nothing is freed before everybody knows.
+    // Nothing is freed before all ranks know.
     assert_eq!(small.calls(), ["all_reduce 1 count 1 type 4 op 0"]);
     member.release();
     assert_eq!(member.state(), State::Failed(failure));

@@ -1,5 +1,5 @@
 //! The library of the package registry, where there is no GPU: ids and their
-//! minters, and what is said where something is missing.
+//! minters, and the errors where something is missing.
 
 use std::collections::BTreeSet;
 

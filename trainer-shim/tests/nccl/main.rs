@@ -1,5 +1,5 @@
 //! The backend for NCCL without a GPU: what it makes of calls, on a small library
-//! and a small driver of the tests' own, and what it says and leaves behind with
+//! and a small driver of the tests' own, and what it logs and leaves over with
 //! the real library and no driver.
 
 #[path = "../../nccl/tests/support/build.rs"]
@@ -24,7 +24,7 @@ fn member(id: UniqueId, generation: u64) -> InitOptions {
     InitOptions { group, generation, incarnation: 9, nranks: NRANKS, rank: RANK, id }
 }
 
-/// What came of work that must end.
+/// The result of work that must end.
 fn ended<T>(mut work: Work<T>) -> Result<T, Failure> {
     work.wait_for(PATIENCE).expect("it ends")
 }

@@ -1,4 +1,4 @@
-//! One rank: does what it is told line by line, and answers each with a line.
+//! One rank: carries out its commands line by line, and answers each with a line.
 
 use std::io::BufRead as _;
 use std::path::PathBuf;
@@ -120,7 +120,7 @@ impl Rank {
     }
 }
 
-/// What came of work within so many milliseconds; none = nothing yet.
+/// The result of work within so many milliseconds; `None` = nothing yet.
 fn waited<T>(mut work: Work<T>, ms: u64) -> Result<Option<T>, Box<dyn std::error::Error>> {
     Ok(work.wait_for(Duration::from_millis(ms)).transpose()?)
 }

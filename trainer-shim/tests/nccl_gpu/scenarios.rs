@@ -1,4 +1,4 @@
-//! What a generation of ranks goes through.
+//! Scenarios of a generation of ranks.
 
 use std::path::Path;
 

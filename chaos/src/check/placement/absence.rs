@@ -1,5 +1,4 @@
-//! Whoever is in the scope of a closing and is not named was not there to be
-//! named.
+//! A process in the scope of a closing that is not named was not there.
 
 use std::ops::Range;
 
@@ -16,9 +15,9 @@ const GUESSES_MAX: usize = 100_000;
 
 /// Somebody that a closing does not name.
 struct Absent {
-    /// The ways in which that can be.
+    /// The orders under which it holds.
     ways: Vec<Vec<Before>>,
-    /// What is wrong if it cannot be.
+    /// The violation if it cannot be.
     text: String,
 }
 
@@ -29,7 +28,7 @@ impl Placement<'_> {
         for (generation, closing) in closings {
             let (from, to) = closing.within;
             for Absent { mut ways, text } in self.absent_in(*generation, closing, closings) {
-                // A way that needs nothing.
+                // An alternative that needs no order.
                 if ways.iter().any(Vec::is_empty) {
                     continue;
                 }
@@ -97,7 +96,7 @@ impl Placement<'_> {
             Among::Active => self.of_active(generation, closing),
             Among::Set(set) => self.of_set(generation, closing, set),
             Among::Generation(scope) => {
-                // Once the verdict on a block is fixed, an exit waits for nobody.
+                // Once the verdict on a block is fixed, an exit waits for no process.
                 let is_first = |(_, other): (&Generation, &Closing)| other.round != closing.round;
                 let first = closings.range(..generation).all(is_first);
                 if closing.round.verb == Verb::Exit && !first {
@@ -108,8 +107,8 @@ impl Placement<'_> {
         }
     }
 
-    /// Those who are not named must not have been alive and active, or else have
-    /// waited for their first iteration meanwhile.
+    /// Unnamed processes must not have been alive and active, or must have waited for
+    /// their first iteration at that time.
     fn of_active(&self, generation: Generation, closing: &Closing) -> Vec<Absent> {
         let point = self.closings[&generation];
         let mut found = Vec::new();
@@ -132,8 +131,8 @@ impl Placement<'_> {
         found
     }
 
-    /// Whoever is in a set, and is not named, must have died or left. One that
-    /// never joined is waited for, and so are all with `require_all`.
+    /// A process of a set that is not named must have died or left. One that never joined
+    /// is waited for, and so are all with `require_all`.
     fn of_set(
         &mut self,
         generation: Generation,
@@ -168,8 +167,8 @@ impl Placement<'_> {
         found
     }
 
-    /// An incarnation may have begun and ended before a closing without anybody having
-    /// heard of it: before the first that is known.
+    /// An unobserved incarnation may have begun and ended before a closing: before the
+    /// first that is known.
     fn lived_unheard(&mut self, run: usize, process: ProcessId, point: Point) -> Vec<Vec<Before>> {
         let first = self.story.participants_of(run, process).next();
         let before = first.map_or(END, |n| self.story.participants[n].registered.1);
@@ -187,8 +186,8 @@ impl Placement<'_> {
         ways
     }
 
-    /// Whoever is of a generation, and is not named, must have ended, or have
-    /// gone to an advance since.
+    /// A process of a generation that is not named must have ended, or have gone to an
+    /// advance since.
     fn of_generation(
         &mut self,
         generation: Generation,
@@ -241,7 +240,7 @@ impl Placement<'_> {
                 None | Some((_, Answer::Failed(Meaning::Unknown))) => END,
                 Some((answered, _)) => *answered,
             };
-            // Some moment of the call is behind the one closing and before the other.
+            // Some moment of the call is after the one closing and before the other.
             let (from, to) = (self.order.point(*at, *at), self.order.point(to, to));
             let since = began.map(|began| (began, to));
             ways.push([(from, point)].into_iter().chain(since).collect());
@@ -249,7 +248,7 @@ impl Placement<'_> {
         ways
     }
 
-    /// Whether all who were told say that the round waits for the dead, too.
+    /// Whether all notified members say that the round waits for the dead, too.
     fn requires_all(&self, generation: Generation) -> bool {
         let mut told = self.story.closings[&generation].iter();
         told.all(|(participant, call)| {
@@ -257,9 +256,8 @@ impl Placement<'_> {
         })
     }
 
-    /// When a process has nobody who is alive and active: before its first such
-    /// incarnation, between two of them, after the last. An empty way is one that
-    /// needs nothing.
+    /// When a process has no incarnation that is alive and active: before its first such
+    /// one, between two of them, after the last. An empty alternative needs no order.
     fn gaps(
         &self,
         generation: Generation,
@@ -297,7 +295,7 @@ impl Placement<'_> {
         ways
     }
 
-    /// Who of a process may have been alive at a closing.
+    /// The incarnation of a process that may have been alive at a closing.
     fn suspect(&self, closing: &Closing, process: ProcessId) -> Option<Incarnation> {
         let by = closing.within.0;
         let mut participants = self.story.participants_of(closing.run, process);

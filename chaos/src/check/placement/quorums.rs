@@ -1,5 +1,5 @@
-//! Quorums: enough members, not too many and, so that two of them never go on
-//! beside each other, most of the living ones of the quorum before.
+//! Quorums: enough members, not too many and, so that two of them never exist side by
+//! side, most of the living ones of the quorum before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,9 +46,8 @@ impl Placement<'_> {
         }
     }
 
-    /// Whether a quorum may have closed between two of which nobody was told: of
-    /// those whose calls nobody knows the outcome of, enough for a quorum, most
-    /// of the living ones of the one before among them.
+    /// Whether an unobserved quorum may have closed between two: the calls of unknown
+    /// outcome suffice for a quorum, with most of the living members of the one before.
     fn may_be_untold(
         &mut self,
         generation: Generation,

@@ -1,5 +1,5 @@
 //! Everything that can be mistyped, made from the grammar itself: each must be
-//! a usage error that names what is wrong, and the nearest thing that is known.
+//! a usage error that names the error, and the nearest known word.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -34,7 +34,7 @@ fn slips(word: &str) -> Vec<String> {
         }
     }
     let slips = slips.into_iter().map(String::from_iter);
-    // What begins with a dash is another kind of word.
+    // A word that begins with a dash is parsed as something else.
     slips.filter(|slip| slip != word && !slip.is_empty() && !slip.starts_with('-')).collect()
 }
 

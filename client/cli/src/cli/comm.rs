@@ -18,13 +18,13 @@ pub(crate) enum CommCommand {
         #[command(flatten)]
         group: GroupArgs,
     },
-    /// Say that nothing of a group runs in a process any more, where nobody saw its exit
+    /// Say that nothing of a group runs in a process any more, where its exit was not seen
     ///
-    /// This is your word for something that the cluster cannot see: the process has exited, or its
-    /// host is off, and no collective of this generation runs in it, on its GPUs or on its network.
-    /// The next generation may close at once. If the word is wrong, two generations of the group run
-    /// beside each other, and results can be corrupted without an error. A process that is alive is
-    /// refused: end it with `process remove`, and its agent kills it and reports the exit.
+    /// You vouch for something that the cluster cannot see: the process has exited, or its host is
+    /// off, and no collective of this generation runs in it, on its GPUs or on its network. The
+    /// next generation may close at once. If you are wrong, two generations of the group run side
+    /// by side, and results can be corrupted without an error. A process that is alive is refused:
+    /// end it with `process remove`, and its agent kills it and reports the exit.
     Excuse {
         #[command(flatten)]
         group: GroupArgs,
@@ -35,14 +35,14 @@ pub(crate) enum CommCommand {
         #[arg(long)]
         yes_it_is_gone: bool,
     },
-    /// End the present generation of a group: its members are told to stop, and form the next one
+    /// End the present generation of a group: its members have to stop, and form the next one
     ///
-    /// Whoever has not stopped when its time is over is declared dead, and its agent kills it. A
+    /// A member that has not stopped in time is declared dead, and its agent kills it. A
     /// generation that was revoked before stays as it is.
     Revoke {
         #[command(flatten)]
         group: GroupArgs,
-        /// Say why: it stands in the event log, and in what the members are told
+        /// Say why: shown in the event log and to the members
         #[arg(long, value_name = "TEXT", default_value = "no reason given")]
         reason: String,
     },

@@ -1,5 +1,5 @@
-//! How the grammar shows itself: what applies to every command is told once,
-//! at the top, and each command has examples.
+//! The help of the grammar: what applies to every command is shown once, at the
+//! top, and each command has examples.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use clap::{Arg, Command, CommandFactory};
 use super::Cli;
 use crate::colour::{HEADING, HELP};
 
-/// What somebody needs to know before the first command.
+/// What a user needs to know before the first command.
 const BASICS: &str = "\
 Settings: flags go over the environment (HOLDFAST_STORE, HOLDFAST_TOKEN_FILE, HOLDFAST_TLS_CA,
 HOLDFAST_TLS_CERT, HOLDFAST_TLS_KEY, HOLDFAST_JOB, HOLDFAST_RUN), which goes over a TOML file (--config, HOLDFAST_CONFIG, or
@@ -32,7 +32,7 @@ Exit codes:
 
 ";
 
-/// Behind the examples of every command but the top.
+/// Printed after the examples of every command but the top.
 const SETTINGS: &str = "Settings (--job, --run, -o json, --timeout, …): see `holdfast --help`";
 
 /// Commands and what to type, each as it stands in the command's own help.
@@ -153,7 +153,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("version", &["holdfast version"]),
 ];
 
-/// The grammar as it shows itself.
+/// The grammar with its help.
 pub(super) fn command() -> Command {
     let command = Cli::command().styles(HELP);
     // A copy that is not shown; clap hands it on to what is below.

@@ -27,7 +27,7 @@ const HABITS: &[(&str, &str, &str)] = &[
     ("the shell", "rm", "holdfast kv delete"),
 ];
 
-/// What there is not, and what comes near.
+/// Commands that do not exist, and the nearest ones that do.
 const MISSING: &[(&str, &str)] = &[
     (
         "lock",

@@ -12,8 +12,8 @@ use crate::colour::When;
 use crate::nearest::nearest;
 use crate::output::{Output, repeated};
 
-/// Why a command line does nothing: it cannot be understood, or it asks for
-/// help or the version.
+/// Why a command line is not run: it cannot be understood, or it asks for help
+/// or the version.
 #[derive(Debug)]
 pub(crate) struct UsageError(clap::Error);
 
@@ -33,9 +33,9 @@ pub(crate) fn complete(shell: clap_complete::Shell) -> Vec<u8> {
     script
 }
 
-/// Names what was probably meant, where clap does not: the command, by somebody
-/// who is used to another tool; words of few letters; settings, which the help
-/// of the command does not show.
+/// Names what was probably meant, where clap does not: a command known from
+/// another tool; words of few letters; settings, which the help of the command
+/// does not show.
 fn with_hint(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     shorten(&mut error);
     let Some(word) = context(&error) else { return error };
@@ -57,7 +57,7 @@ fn with_hint(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
             let top = Cli::command();
             let known = command.get_arguments().chain(top.get_arguments());
             if let Some(near) = nearest(name, known.filter_map(Arg::get_long)) {
-                // Not that it could be a value.
+                // Removes the hint that it could be a value.
                 error.remove(ContextKind::Suggested);
                 error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{near}")));
             }
@@ -67,7 +67,7 @@ fn with_hint(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     error
 }
 
-/// What was typed may be of any length; enough of it is repeated.
+/// What was typed may be of any length: only its beginning is repeated.
 fn shorten(error: &mut clap::Error) {
     let typed =
         [ContextKind::InvalidValue, ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
@@ -108,7 +108,7 @@ impl UsageError {
 
     /// Prints it for people, to where it belongs.
     pub(crate) fn print(&self) {
-        // Whoever closed the pipe did not want to read it.
+        // The reader has closed the pipe and wants no output.
         let _ = self.0.print();
     }
 
@@ -124,7 +124,7 @@ impl UsageError {
     }
 }
 
-/// What a command line asks for that must be known before it is understood.
+/// What has to be known of a command line before it is parsed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) output: Option<Output>,
@@ -132,8 +132,8 @@ pub(crate) struct Asked {
     pub(crate) config: Option<PathBuf>,
 }
 
-/// Looks for how to answer in a command line that need not be right. The last
-/// word counts, as it does in one that is.
+/// Finds the form of the answer in a command line that may be wrong. The last
+/// word counts, as in one that is right.
 pub(crate) fn asked(arguments: &[OsString]) -> Asked {
     let mut asked = Asked::default();
     let mut words = arguments.iter().skip(1).map(OsString::as_os_str);

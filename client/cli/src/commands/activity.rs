@@ -1,4 +1,4 @@
-//! What processor time tells of a program, in words.
+//! A program's processor time, in words.
 
 use holdfast_api::{Activity, Doing};
 
@@ -40,7 +40,7 @@ fn seconds(ms: u64) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// What a thread does for a minute, told over ten seconds.
+    /// What a thread did for a minute, measured over ten seconds.
     pub(in crate::commands) fn activity(main: Doing, main_cpu_ms: u64, cpu_ms: u64) -> Activity {
         Activity { main, place: None, for_ms: 60_000, main_cpu_ms, cpu_ms, over_ms: 10_000 }
     }

@@ -1,4 +1,4 @@
-//! The agents: who is connected to them.
+//! The agents and their connections.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -26,7 +26,7 @@ pub(crate) async fn list(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says what the list does not show.
+/// Prints what the list does not show.
 pub(crate) fn talk(context: &Context, agents: &Agents) {
     if !agents.unreachable.is_empty() {
         let nodes: Vec<String> = agents.unreachable.iter().map(u64::to_string).collect();
@@ -64,7 +64,7 @@ pub(crate) async fn ask(context: &Context) -> Result<Agents, Failure> {
 }
 
 /// The agents of all jobs, for a document that can do without; none if no node
-/// can tell.
+/// can list them.
 pub(crate) async fn ask_all(context: &Context) -> Option<Agents> {
     ask_everywhere(context).await.ok()
 }
@@ -129,7 +129,7 @@ impl Document for Agents {
             // A program may have both: connections, and processes of the library.
             let connected = report.clients.iter().filter_map(|one| one.pid);
             let connected: BTreeSet<u32> = connected.collect();
-            // One whose program is not known by number counts as a program.
+            // One whose process id is not known counts as a program.
             let attached = report.processes.iter().map(|one| one.pid.ok_or(one.process));
             let is_new =
                 |program: &Result<u32, u32>| program.map_or(true, |pid| !connected.contains(&pid));

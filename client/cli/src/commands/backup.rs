@@ -63,7 +63,7 @@ async fn to_file(
     let cannot = |what: &str, error: io::Error| {
         Failure::System(format!("{} cannot be {what}: {error}", file.display()))
     };
-    // It holds every key: nobody else's to read. If this fails, it is removed.
+    // It holds every key: only its owner may read it. If this fails, it is removed.
     let mut draft = tempfile::Builder::new();
     let draft = draft.prefix(".holdfast-backup-").suffix(".part").tempfile_in(folder);
     let mut draft = draft.map_err(|error| cannot("made", error))?;
@@ -75,17 +75,17 @@ async fn to_file(
     let backup = Backup { file: file.to_owned(), ..verify(draft.path())? };
     let named = match force {
         true => draft.persist(file),
-        // It replaces nothing that has come there since.
+        // It does not replace a file made there since.
         false => draft.persist_noclobber(file),
     };
     named.map_err(|error| cannot("named", error.error))?;
-    // The name is to last, too.
+    // The name has to be durable, too.
     let folder = File::open(folder).and_then(|folder| folder.sync_all());
     folder.map_err(|error| cannot("kept", error))?;
     Ok(backup)
 }
 
-/// Has a node make a backup: one that does not lead, if it can.
+/// Has a node make a backup: one that does not lead, if possible.
 async fn take(context: &Context, stale: bool, out: &mut impl Write) -> Result<(), Failure> {
     let revision = match stale {
         true => 0,
@@ -124,7 +124,7 @@ async fn take(context: &Context, stale: bool, out: &mut impl Write) -> Result<()
     Err(Failure::Unreachable(format!("no node made a backup; {why}")))
 }
 
-/// Where the nodes are, those first that have least to do.
+/// Addresses of the nodes, the least busy ones first.
 fn sources(status: &Status) -> Vec<String> {
     let mut nodes: Vec<_> = status.nodes.iter().collect();
     nodes.sort_by_key(|node| Some(node.id) == status.leader);

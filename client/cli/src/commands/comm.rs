@@ -50,7 +50,7 @@ pub(super) async fn all(
     }
 }
 
-/// Moments that have been.
+/// Log times that have passed.
 pub(super) fn moments(held: &[HeldInfo]) -> impl Iterator<Item = LogTime> + '_ {
     held.iter().flat_map(|info| {
         let revoked = info.revoked.as_ref().map(|revoked| revoked.at_ms);
@@ -59,7 +59,7 @@ pub(super) fn moments(held: &[HeldInfo]) -> impl Iterator<Item = LogTime> + '_ {
     })
 }
 
-/// When it came into its phase.
+/// When it entered its phase.
 pub(super) fn since(info: &HeldInfo) -> LogTime {
     info.revoked.as_ref().map_or(info.formed_at_ms, |revoked| revoked.at_ms)
 }

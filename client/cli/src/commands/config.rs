@@ -29,7 +29,6 @@ struct Merged {
     timeout: Item<String>,
 }
 
-/// A setting.
 #[derive(Debug, Serialize)]
 struct Item<T> {
     value: T,

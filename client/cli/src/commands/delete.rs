@@ -2,8 +2,8 @@
 //!
 //! Many keys are deleted in transactions of bounded size. Each compares the
 //! revisions that were listed, and none is later than the first page: what is
-//! deleted is what was there then. A key that somebody has written since is
-//! kept, and said.
+//! deleted is what was there then. A key that was written since is kept and
+//! reported.
 
 use std::io::{self, Write};
 
@@ -48,7 +48,7 @@ pub(crate) async fn all(context: &Context, prefix: Blob) -> Result<(), Failure> 
     }
 }
 
-/// Some are deleted, and then it failed.
+/// An error after some keys were deleted.
 fn partly(deleted: u64, cause: Problem) -> Failure {
     let deleted = counted(deleted, "key");
     let message = format!(
@@ -62,7 +62,7 @@ fn partly(deleted: u64, cause: Problem) -> Failure {
     Failure::refused(Problem { message, outcome, ..cause })
 }
 
-/// Some are not deleted.
+/// An error because some keys were kept.
 fn kept(changed: u64, deleted: bool) -> Failure {
     let which = match changed {
         1 => "1 key was written while this ran and is kept",
@@ -120,8 +120,8 @@ fn split(mut entries: Vec<KeyEntry>, revision: Revision) -> (Vec<KeyEntry>, u64)
     (entries, later)
 }
 
-/// What is left of a page. Where one key of a part is not as it was listed, the
-/// halves are tried by themselves, down to that key.
+/// The rest of a page. Where one key of a part is not as it was listed, its
+/// halves are tried separately, down to that key.
 struct Parts(Vec<Vec<KeyEntry>>);
 
 impl Parts {
@@ -145,7 +145,7 @@ impl Parts {
     }
 }
 
-/// Whether a key is still there; somebody else may have deleted it.
+/// Whether a key is still there; another client may have deleted it.
 async fn is_there(context: &Context, key: &Blob) -> Result<bool, Failure> {
     let read = Read::Check { scope: context.scope(), keys: vec![key.clone()] };
     match context.read(read, false).await? {
@@ -175,7 +175,7 @@ async fn transaction(context: &Context, listed: &[KeyEntry]) -> Result<(bool, Re
 struct ManyDeleted {
     #[serde(rename = "deleted_keys")]
     deleted: u64,
-    /// Kept, since they were written meanwhile.
+    /// Kept, since they were written after they were listed.
     #[serde(rename = "changed_keys")]
     changed: u64,
     revision: Revision,

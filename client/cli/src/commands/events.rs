@@ -17,8 +17,8 @@ use crate::output::{Document, counted, printable, shortened};
 /// Most events asked for at once.
 const PAGE_EVENTS_MAX: u64 = 1_000;
 
-/// Prints events behind a revision; with `follow` until it is interrupted,
-/// which is its good end.
+/// Prints events after a revision; with `follow` until it is interrupted, which
+/// is success.
 pub(crate) async fn run(context: &Context, after: Revision, follow: bool) -> Result<(), Failure> {
     until_interrupted(print(context, Log::behind(after), follow)).await
 }
@@ -32,7 +32,7 @@ async fn print(context: &Context, mut log: Log, follow: bool) -> Result<(), Fail
     let mut found = Found { behind: log.after, told_upto: log.after, ..Found::default() };
     loop {
         let page = match log.next(context).await {
-            // Whoever follows waits for a job that is not there yet.
+            // With `--follow` it waits for a job that is not there yet.
             Err(failure) if follow && failure.code() == Some(Code::JobNotFound) => break,
             other => other?,
         };
@@ -74,15 +74,15 @@ async fn go_on(context: &Context, after: Revision, mut found: Found) -> Result<(
 /// What was found so far.
 #[derive(Debug, Default)]
 struct Found {
-    /// Only events behind this revision were wanted.
+    /// Only events after this revision were wanted.
     behind: Revision,
     /// Events up to this revision are no longer kept.
     compacted: Revision,
     /// Events of the job.
     of_job: u64,
-    /// Some were printed, or it was said why not.
+    /// Some were printed, or it was reported why not.
     printed: bool,
-    /// What is behind this revision was printed, as far as it is kept.
+    /// Everything up to this revision was printed, as far as it is kept.
     told_upto: Revision,
 }
 
@@ -97,7 +97,7 @@ impl Found {
         Ok(())
     }
 
-    /// Says what was missed, up to a revision that was looked at.
+    /// Reports what was missed, up to a revision that was looked at.
     fn note_compacted(&mut self, context: &Context, compacted: Revision, upto: Revision) {
         if compacted > self.told_upto {
             context.talk(format!(
@@ -108,7 +108,7 @@ impl Found {
         self.told_upto = self.told_upto.max(upto);
     }
 
-    /// Why nothing was printed; said once.
+    /// Why nothing was printed; reported once.
     fn why_nothing(&mut self, context: &Context) -> Option<String> {
         if std::mem::replace(&mut self.printed, true) {
             return None;
@@ -137,8 +137,8 @@ impl Found {
     }
 }
 
-/// Why nothing comes any more of the run that was named: it has ended, and what
-/// happened in it was printed.
+/// Why nothing more comes of the run that was named: it has ended, and its
+/// events were printed.
 async fn ended(context: &Context, printed: Revision) -> Result<Option<Failure>, Failure> {
     let job = &context.settings.job.value;
     let Some(run) = &context.settings.run.value else { return Ok(None) };
@@ -264,7 +264,7 @@ fn words(what: &EventKind) -> String {
     }
 }
 
-/// Who left and who joined, and what was the first of it to go wrong.
+/// Who left and who joined, and the first loss among them.
 fn changed(turnover: &Turnover) -> String {
     let Turnover { left, joined, faults, first_fault } = turnover;
     let mut words = format!("; {}", listed("left", left));

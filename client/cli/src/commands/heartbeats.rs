@@ -1,4 +1,4 @@
-//! What agents tell of processes that joined through them.
+//! What agents report of processes that joined through them.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct HealthGroup {
     /// The round of their latest call; empty if they have made none.
     last_call: String,
     progress: Option<u64>,
-    /// In growing order of what is made of their silence.
+    /// In growing order of what the agent concludes from their silence.
     #[serde(skip)]
     trouble: u8,
     health: &'static str,
@@ -35,7 +35,7 @@ pub(super) struct Ago {
 }
 
 impl<'a> Heartbeats<'a> {
-    /// What the agents of a run tell.
+    /// What the agents of a run report.
     pub(super) fn of(agents: &'a Agents, scope: &Scope) -> Heartbeats<'a> {
         let reports = agents.agents.iter().map(|agent| &agent.report);
         let of_run = reports.filter(|report| {
@@ -45,7 +45,7 @@ impl<'a> Heartbeats<'a> {
         Heartbeats(processes.map(|one| ((one.process, one.incarnation), one)).collect())
     }
 
-    /// Of one incarnation.
+    /// The heartbeats of one incarnation.
     pub(super) fn get(
         &self,
         process: ProcessId,
@@ -102,7 +102,7 @@ impl HealthGroup {
     }
 }
 
-/// What a main thread does that is silent.
+/// What a silent main thread does.
 pub(super) fn main_thread(silent_ms: u64) -> String {
     format!("has not run Python for {}", span(silent_ms))
 }

@@ -1,4 +1,4 @@
-//! Who has not released a generation, and what ends that, in words.
+//! Members that have not released a generation, and what ends that, in words.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::waits_for::{after, numbers};
 use crate::log_time::{LogNow, span};
 use crate::output::printable;
 
-/// Holders of one host that stand alike.
+/// Holders of one host in the same state.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Holders {
     /// Null where it is not known.
@@ -23,7 +23,7 @@ pub(super) struct Holders {
     incarnations: Vec<Incarnation>,
     /// How they ended, in words; null while they are alive.
     pub(super) ended: Option<String>,
-    /// For how long the first of them has stood so; null where it is not known.
+    /// For how long the first of them has been in that state; null where it is not known.
     for_ms: Option<u64>,
     /// In how long they count as stopped; null while an agent may report it.
     free_in_ms: Option<u64>,
@@ -31,7 +31,7 @@ pub(super) struct Holders {
     stop_in_ms: Option<u64>,
 }
 
-/// Those that are named, first whom somebody must speak for.
+/// Those that are named; first those that an operator must vouch for.
 pub(super) fn of(info: &HeldInfo, now: LogNow) -> Vec<Holders> {
     type Key = (bool, Option<LogTime>, String, Option<String>);
     let stop_at = info.looks_again_at_ms.filter(|_| info.phase == Phase::Revoked);
@@ -111,12 +111,12 @@ impl Holders {
     }
 }
 
-/// What to type.
+/// The command line to type.
 pub(super) fn line(job: &Name, command: &str) -> String {
     format!("holdfast --job {job} {command}")
 }
 
-/// A name as it is typed into a shell.
+/// A name quoted for a shell.
 pub(super) fn word(name: &Blob) -> String {
     let escaped = name.escaped();
     let escaped = match escaped.strip_prefix('-') {
@@ -204,7 +204,7 @@ pub(crate) mod tests {
         unreleased(process, ProcessState::Alive { incarnation, role: Role::Active }, false)
     }
 
-    /// Ended at 40 s, and nobody saw the exit.
+    /// Ended at 40 s, and its exit was not seen.
     pub(crate) fn unseen(process: ProcessId) -> Unreleased {
         let incarnation = u64::from(process) + 1;
         unreleased(process, ProcessState::Ended { incarnation, cause: Cause::Gone }, true)

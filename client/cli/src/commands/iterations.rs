@@ -1,4 +1,4 @@
-//! `iterations`: the latest one, and when their members changed.
+//! `iterations`: the latest one, and when members changed.
 
 use std::io::{self, Write};
 
@@ -118,8 +118,7 @@ impl Iterations {
     }
 }
 
-/// Processes that stand together, with incarnations and ranks that grow with
-/// them.
+/// Consecutive processes whose incarnations and ranks grow with them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Stretch {
     process: u32,

@@ -22,7 +22,7 @@ pub(crate) async fn run(context: &Context, command: JobCommand) -> Result<(), Fa
     }
 }
 
-/// The cluster takes out so many runs at a time.
+/// The cluster deletes a bounded number of runs at a time.
 async fn delete(context: &Context, job: Name) -> Result<(), Failure> {
     if context.settings.job.source == Source::Flag {
         let why = "`holdfast job delete` takes the job as its argument, not as --job";

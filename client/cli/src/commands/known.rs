@@ -7,7 +7,7 @@ use super::{Context, unexpected_answer};
 use crate::config::Source;
 use crate::exit::Failure;
 
-/// Refuses a job or a run that was named and is not there. A job that nobody
+/// Refuses a job or a run that was named and is not there. A job that was not
 /// named is not looked for: it may be empty.
 pub(super) async fn check(context: &Context, stale: bool) -> Result<(), Failure> {
     let settings = &context.settings;
@@ -32,7 +32,7 @@ pub(super) async fn explain(context: &Context, failure: Failure) -> Failure {
         return failure;
     }
     match runs(context, &scope.job, false).await {
-        // Of a run that went with its job the cluster itself says what comes next.
+        // For a run deleted with its job, the cluster's own error names the next step.
         Err(better) if better.is_not_found() && better.code() == failure.code() => better,
         _ => failure,
     }
@@ -80,7 +80,7 @@ pub(super) async fn find(
     }
 }
 
-/// Says that the job is not there yet, to whoever is about to wait for it.
+/// Reports that the job is not there yet, before a wait for it.
 pub(super) async fn say_if_absent(context: &Context) -> Result<(), Failure> {
     let job = &context.settings.job.value;
     if find(context, job, false).await?.is_none() {
@@ -103,7 +103,7 @@ pub(super) async fn nearest_job(
     }
 }
 
-/// ` is train meant?`, if anything is near.
+/// ` is train meant?`, if a name is near.
 pub(super) fn meant(nearest: Option<&Name>) -> String {
     nearest.map(|name| format!(" is {name} meant?")).unwrap_or_default()
 }

@@ -37,7 +37,7 @@ pub(crate) async fn run(context: &Context, command: LeaderCommand) -> Result<(),
     }
 }
 
-/// Who leads now that leadership was handed over: who answers may not know yet.
+/// The leader after a transfer: the node that answers may not know it yet.
 async fn successor(
     context: &Context,
     from: Option<NodeId>,

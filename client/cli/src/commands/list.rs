@@ -1,9 +1,9 @@
 //! `kv list`: all keys, page by page.
 //!
-//! Pages are printed as they come, so that a job with millions of keys needs
-//! no more memory here than one page. Each page is read at a revision of its
-//! own; the one that is shown is the first page's, so that a watch from the
-//! revision behind it misses nothing.
+//! Pages are printed as they come, so that a job with millions of keys needs no
+//! more memory here than one page. Each page is read at a revision of its own;
+//! the one that is shown is the first page's, so that a watch from the next
+//! revision misses nothing.
 
 use std::io::{self, Write};
 

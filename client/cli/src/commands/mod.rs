@@ -1,4 +1,4 @@
-//! What the commands do: one file per family.
+//! The commands: one file per family.
 
 mod activity;
 pub(crate) mod agents;
@@ -47,7 +47,7 @@ use crate::exit::Failure;
 use crate::log_time::LogNow;
 use crate::output::{self, Document, Form, Output};
 
-/// What a command has at hand: the settings, and a client made of them.
+/// What a command works with: the settings, and a client made of them.
 pub(crate) struct Context {
     pub(crate) settings: Settings,
     form: Form,
@@ -60,7 +60,7 @@ impl Context {
         let mut options = Options::new(settings.store.value.0.clone());
         options.token_file = settings.token_file.value.clone();
         let checked = options.token_file.as_deref().map(check_token_file).transpose();
-        // Whoever set it elsewhere looks for it there.
+        // If it was set elsewhere, the error names that place.
         let place = match &settings.token_file.source {
             Source::Environment => "HOLDFAST_TOKEN_FILE".to_owned(),
             Source::File(path) => format!("token_file of {}:", path.display()),
@@ -115,7 +115,7 @@ impl Context {
         }
     }
 
-    /// Where keys live.
+    /// The scope of keys.
     pub(crate) fn scope(&self) -> Scope {
         self.settings.scope()
     }
@@ -130,7 +130,7 @@ impl Context {
         self.form.output
     }
 
-    /// The form of everything that is said.
+    /// The form of everything that is printed.
     pub(crate) fn form(&self) -> Form {
         self.form
     }
@@ -140,7 +140,7 @@ impl Context {
         Ok(output::print(&output::render_as(document, self.form)?)?)
     }
 
-    /// Says something to a person; a program has the document.
+    /// Prints a line for people only: a program has the document.
     pub(crate) fn talk(&self, text: impl fmt::Display) {
         if self.output() == Output::Table {
             output::talk(text);
@@ -157,7 +157,7 @@ impl Context {
         }
     }
 
-    /// The cluster's present log time, where it tells it.
+    /// The cluster's present log time, if it reports it.
     async fn log_now(&self) -> Result<Option<LogNow>, Failure> {
         let nothing = Read::Check { scope: self.scope(), keys: Vec::new() };
         let answer = self.client.read(nothing, Consistency::Linearizable, self.deadline()).await?;
@@ -185,7 +185,7 @@ impl Context {
     }
 }
 
-/// Says how durations are told, where that is not plain.
+/// Explains durations, where that is needed.
 fn talk_of_time(context: &Context, now: LogNow) {
     if !now.is_exact() {
         context.talk(
@@ -194,12 +194,12 @@ fn talk_of_time(context: &Context, now: LogNow) {
     }
 }
 
-/// An outcome that does not belong to the command: what it did is not known.
+/// An outcome that does not belong to the command: its effect is not known.
 fn unexpected_outcome(asked: &'static str, outcome: &impl fmt::Debug) -> Failure {
     Failure::Mismatch { asked, answer: beginning(outcome), outcome: Effectiveness::Unknown }
 }
 
-/// Does this until it ends or is interrupted, which is its good end.
+/// Runs this until it ends or is interrupted, which is success.
 async fn until_interrupted(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let handled = |error| Failure::System(format!("cannot handle signals: {error}"));
     let mut interrupt = signal(SignalKind::interrupt()).map_err(handled)?;

@@ -135,8 +135,8 @@ struct Removed {
 }
 
 impl Removed {
-    /// A node that was removed, and what remains as far as somebody tells; who
-    /// answered may not know yet that it is gone.
+    /// A node that was removed, and what remains as far as it is known; the
+    /// node that answered may not know yet that it is gone.
     fn of(node: NodeId, status: Option<&Status>) -> Removed {
         let remain = |status: &Status| {
             status.nodes.iter().filter(|other| other.voter && other.id != node).count() as u64

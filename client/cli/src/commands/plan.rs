@@ -24,7 +24,7 @@ pub(crate) async fn run(
     let scope = context.scope();
     let lost = Lost::of(without, without_hosts);
     let (all, _) = processes::all(context, &scope, false).await?;
-    // A name that was mistyped would give a plan in which nothing is lost.
+    // A mistyped name would give a plan in which nothing is lost.
     if let Some(stranger) = lost.stranger(&all) {
         let message = format!(
             "{}: {stranger}; `holdfast processes` lists processes and hosts",
@@ -46,7 +46,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What is thought away.
+/// Hosts and processes to take as lost.
 #[derive(Debug, PartialEq)]
 struct Lost {
     hosts: Vec<String>,
@@ -66,7 +66,7 @@ impl Lost {
         Lost { hosts, processes }
     }
 
-    /// The first of them that nobody alive is or is on, in words.
+    /// The first of them that matches no live process, in words.
     fn stranger(&self, all: &[ProcessInfo]) -> Option<String> {
         let mut alive = all.iter().filter(|process| process.end.is_none());
         let host = self.hosts.iter().find(|host| !alive.clone().any(|one| one.host == **host));

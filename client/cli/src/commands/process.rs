@@ -1,4 +1,4 @@
-//! What an operator does to a process.
+//! An operator's commands on a process.
 
 use std::io::{self, Write};
 
@@ -33,8 +33,8 @@ pub(crate) async fn run(context: &Context, command: ProcessCommand) -> Result<()
     }
 }
 
-/// The incarnation that is alive. The cluster refuses the removal if another
-/// one has taken its place meanwhile.
+/// The live incarnation. The cluster refuses the removal if another one has
+/// taken its place since.
 async fn living(context: &Context, process: ProcessId) -> Result<Incarnation, Failure> {
     let scope = context.scope();
     let (found, _, _) = processes::page(context, &scope, process.checked_sub(1), 1, false).await?;

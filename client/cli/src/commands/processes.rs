@@ -1,4 +1,4 @@
-//! `processes`: who takes part in a run.
+//! `processes`: the processes of a run.
 
 use std::io;
 
@@ -29,7 +29,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
         Some(now) => now,
         None => LogNow::newest(moments(&processes)),
     };
-    // A cluster that cannot tell of agents can still tell of processes.
+    // A cluster that cannot list agents can still list processes.
     let agents = agents::ask(context).await.unwrap_or_default();
     let heartbeats = Heartbeats::of(&agents, &scope);
     let watched = processes.iter().map(|one| heartbeats.get(one.process, one.incarnation).cloned());
@@ -56,7 +56,7 @@ pub(super) async fn all(
     }
 }
 
-/// Some processes, and behind whom there are more.
+/// One page of processes, and after which one there are more.
 pub(super) async fn page(
     context: &Context,
     scope: &Scope,
@@ -71,7 +71,7 @@ pub(super) async fn page(
     }
 }
 
-/// Moments that have been.
+/// Log times that have passed.
 pub(super) fn moments(processes: &[ProcessInfo]) -> impl Iterator<Item = u64> + '_ {
     processes.iter().flat_map(|one| {
         let ended = one.end.as_ref().map(|end| end.at_ms);
@@ -83,7 +83,7 @@ pub(super) fn moments(processes: &[ProcessInfo]) -> impl Iterator<Item = u64> + 
 #[derive(Debug, Serialize)]
 struct Processes {
     processes: Vec<ProcessInfo>,
-    /// What its agent tells of each, if it joined through one.
+    /// What its agent reports of each, if it joined through one.
     watched: Vec<Option<AgentProcess>>,
     #[serde(flatten)]
     now: LogNow,

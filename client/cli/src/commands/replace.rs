@@ -1,6 +1,6 @@
 //! `node replace`: a new node in the place of one that is gone. Each step is
-//! taken only if the cluster shows that it is still to be taken, so that the
-//! same command goes on where a former one stopped.
+//! taken only if the cluster shows that it is still needed, so that the same
+//! command goes on where an earlier one stopped.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::{Context, status};
 use crate::exit::Failure;
 use crate::output::Document;
 
-/// Between two tries to give the new node its vote.
+/// Pause between two tries to give the new node its vote.
 const TRY_EVERY: Duration = Duration::from_millis(500);
 
 /// How often the wait for the new node is explained.
 const EXPLAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// A new node whose log does not grow for this long is not waited for. One
-/// whole snapshot may have to travel meanwhile.
+/// A new node whose log does not grow for this long is not waited for. A whole
+/// snapshot may have to be sent in that time.
 const STALL_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// A new node that does not answer for this long is not waited for.
@@ -37,7 +37,7 @@ struct Plan {
 }
 
 /// Replaces `old` by `new`, which runs and waits at `address`; where `old` was,
-/// if that is not said.
+/// if none is given.
 pub(crate) async fn run(
     context: &Context,
     old: NodeId,
@@ -139,8 +139,8 @@ fn takes_no_place(leaving: &NodeStatus, coming: &NodeStatus) -> Problem {
     )
 }
 
-/// Refuses to evict a node that answers: whoever mistypes an id would lose a
-/// good voter for ever.
+/// Refuses to evict a node that answers: a mistyped id would cost a good voter
+/// for ever.
 fn is_gone(status: &Status, old: NodeId, new: NodeId) -> Result<(), Problem> {
     let leaving = status.nodes.iter().find(|node| node.id == old);
     match leaving.filter(|node| node.role != NodeRole::Unreachable) {
@@ -243,7 +243,7 @@ mod tests {
     use crate::commands::status::tests::cluster;
     use crate::output::{Output, render};
 
-    /// Three voters of which these answer, and maybe a fourth node, at the
+    /// Three voters, these of which answer, and maybe a fourth node, at the
     /// address of the third.
     fn status(alive: &[NodeId], fourth: Option<bool>) -> Status {
         let mut status = cluster(alive);
@@ -301,7 +301,7 @@ mod tests {
         let refused = plan(&status(&[1], None), 3, 4, None).unwrap_err();
         assert_eq!(refused.code, Code::QuorumWouldBeLost);
         assert!(refused.message.contains("nothing was changed"), "{refused}");
-        // Node 2 is away, and node 3 of which it would be replaced is there.
+        // Only nodes 1 and 4 answer, and node 4 is to replace node 2.
         let there = Some("127.0.0.1:21003".to_owned());
         let refused = plan(&status(&[1], Some(true)), 2, 4, there).unwrap_err();
         assert_eq!(refused.code, Code::QuorumWouldBeLost, "2 of 4 answer, 3 are needed");

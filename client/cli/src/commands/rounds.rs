@@ -1,4 +1,4 @@
-//! `rounds`: what gathers in a run.
+//! `rounds`: the open rounds of a run.
 
 use std::io::{self, Write};
 
@@ -40,7 +40,7 @@ pub(super) async fn all(
     }
 }
 
-/// Moments that have been.
+/// Log times that have passed.
 pub(super) fn moments(rounds: &[RoundInfo]) -> impl Iterator<Item = LogTime> + '_ {
     rounds.iter().flat_map(|round| {
         let missing = round.missing.iter().map(|missing| missing.since_ms);
@@ -133,7 +133,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// With this deadline.
+    /// The round with this deadline.
     pub(crate) fn until_ms(round: RoundInfo, at: u64, then: AtDeadline) -> RoundInfo {
         let deadline = Some(Deadline { after_ms: at - round.opened_at_ms, then });
         let terms = Terms { deadline, ..round.terms };

@@ -11,7 +11,7 @@ use crate::exit::Failure;
 
 /// Carries a command on runs out.
 pub(crate) async fn run(context: &Context, command: RunCommand) -> Result<(), Failure> {
-    // A run given as a flag would be ignored in silence; one in the
+    // A run given as a flag would be ignored silently; one in the
     // environment is meant for `kv`.
     if context.settings.run.source == Source::Flag {
         return Err(Failure::Usage(

@@ -13,11 +13,11 @@ use crate::config::{Settings, Source, Sourced, StoreList, Timeout};
 use crate::exit::{Failure, other_nodes};
 use crate::output::{Document, Output, cell, write_rows};
 
-/// How long a node may take to tell the status, unless somebody says: any node
-/// does, whatever became of the others.
+/// How long a node may take to answer the status by default: every node can, in
+/// whatever state the others are.
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(1_500);
 
-/// The status from whichever node is at hand, or why none has it.
+/// The status from any node, or why none answers.
 pub(crate) async fn ask(context: &Context) -> Result<Status, Failure> {
     let Settings { timeout, store, .. } = &context.settings;
     let limit = match timeout.source {
@@ -30,9 +30,9 @@ pub(crate) async fn ask(context: &Context) -> Result<Status, Failure> {
     }
 }
 
-/// Why no node has told, one by one, and how to name others.
+/// Why no node answered, one by one, and how to name others.
 fn nobody(tried: &[(String, String)], store: &Sourced<StoreList>) -> String {
-    // Whoever waits for the others of a cluster needs no other cluster.
+    // While a cluster is forming, a hint at another cluster does not help.
     let forming = tried.iter().any(|(_, why)| why.contains("the cluster is not founded yet"));
     let next = match forming {
         true => "name others with --store HOST:PORT,… or HOLDFAST_STORE",
@@ -49,7 +49,7 @@ fn nobody(tried: &[(String, String)], store: &Sourced<StoreList>) -> String {
 /// Prints the status of the cluster, as any node sees it.
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let status = ask(context).await?;
-    // A table has its own for them: `agent list`.
+    // A table has a command of its own for them: `agent list`.
     let agents = match context.output() {
         Output::Json => agents::ask_all(context).await.map(|all| all.agents),
         Output::Table => None,
@@ -67,7 +67,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
 struct StatusWithAgents {
     #[serde(flatten)]
     status: Status,
-    /// Null where no node can tell.
+    /// Null where no node knows them.
     agents: Option<Vec<AgentStatus>>,
 }
 
@@ -278,7 +278,7 @@ NODE  ADDRESS          ROLE         VOTER  LAST-LOG  APPLIED  SNAPSHOT  VERSION
         assert_eq!(trouble(&cluster(&[1, 2, 3])), None);
         let weak = trouble(&cluster(&[1, 2])).unwrap();
         assert!(weak.ends_with("none more may fail"), "{weak}");
-        // A leader that lost its followers may not know yet that it leads no more.
+        // A leader that lost its followers may not know yet that it no longer leads.
         let lost = Status { leader: Some(1), ..cluster(&[1]) };
         assert!(trouble(&lost).unwrap().starts_with("the majority is lost"));
         let electing = Status { leader: None, ..cluster(&[1, 2]) };

@@ -85,7 +85,7 @@ struct Done<'a> {
     succeeded: bool,
     outcomes: Vec<TransactionOutcome>,
     revision: Revision,
-    /// Those that were done.
+    /// The steps that were done.
     #[serde(skip)]
     steps: &'a [TransactionOp],
 }

@@ -10,9 +10,9 @@ use crate::document::Released;
 use crate::exit::Failure;
 use crate::output::counted;
 
-/// After the wait timed out: how long to find out what is missing.
+/// Longest time to find out what is missing after the wait timed out.
 const EXPLAIN: Duration = Duration::from_secs(1);
-/// Most keys looked at one by one for that.
+/// Most keys that are then looked at one by one.
 const EXPLAIN_KEYS_MAX: usize = 32;
 
 /// Waits for all keys within the timeout.
@@ -23,8 +23,8 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let until = at_least.map_or(Until::Exists, Until::AtLeast);
     let conditions = keys.iter().map(|key| Condition { key: key.clone(), until }).collect();
-    // Whoever asks is told within a second what it waits for; a store that does
-    // not answer is the wait's own affair.
+    // An absent job is reported within a second; if the store does not answer,
+    // the wait itself reports that.
     let looking = tokio::time::timeout(EXPLAIN, known::say_if_absent(context));
     if let Ok(Err(failure @ Failure::Refused(_))) = looking.await {
         return Err(failure);
@@ -40,9 +40,9 @@ fn timed_out(error: &Error) -> bool {
     !matches!(error, Error::Refused(_)) && error.code() == Code::Timeout
 }
 
-/// What a wait that timed out says. Whoever can be asked what is missing can
-/// be reached, so that a wait without a quorum is not taken for a missing key:
-/// it ends with the error of the question.
+/// The error of a wait that timed out. The cluster is asked what is missing: a
+/// wait without a quorum then ends with the error of that question, and is not
+/// taken for a missing key.
 async fn explain(context: &Context, keys: &[Blob], until: Until) -> Result<Failure, Failure> {
     let deadline = Deadline::after(EXPLAIN);
     let mut missing = Vec::new();

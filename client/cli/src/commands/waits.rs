@@ -1,4 +1,4 @@
-//! Who waits for what.
+//! Blocked waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -47,12 +47,12 @@ pub(super) struct Waits {
     unreachable: Vec<NodeId>,
 }
 
-/// Everybody in one run who waits for the same.
+/// All in one run that wait for the same.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Group {
     pub(super) job: Name,
     pub(super) run: Name,
-    /// What is missing, in words; null where the keys say it best.
+    /// What is missing, in words; null where the keys are clearer.
     missing: Option<String>,
     /// The keys that are missing.
     keys: Vec<Blob>,
@@ -67,7 +67,7 @@ pub(super) struct Group {
 
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Waiter {
-    /// Null where no agent tells.
+    /// Null where no agent reports it.
     pub(super) host: Option<String>,
     pub(super) pid: Option<u32>,
     pub(super) rank: Option<u64>,
@@ -112,7 +112,7 @@ impl Waits {
     }
 }
 
-/// Those who wait for the same, by job, run and what that is.
+/// The waiters of the same keys, by job, run and keys.
 #[derive(Default)]
 struct Groups<'a>(BTreeMap<(&'a Name, &'a Name, String), Group>);
 
@@ -168,7 +168,7 @@ fn in_words(keys: &[Blob], at_least: Option<i64>) -> Option<String> {
     let read = |key: &Blob| pytorch::missing(key, at_least);
     let missing: Option<BTreeSet<Missing>> = keys.iter().map(read).collect();
     let sentence = pytorch::sentence(&missing.filter(|missing| !missing.is_empty())?);
-    // A wait is one connection's, and that is in one namespace.
+    // A wait comes from one connection, which is in one namespace.
     match keys.iter().find_map(pytorch::namespace) {
         Some(namespace) => Some(format!("{sentence} (namespace {namespace})")),
         None => Some(sentence),

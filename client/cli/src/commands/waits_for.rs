@@ -1,4 +1,4 @@
-//! What a round waits for, in words: as the rule that closes it says.
+//! What a round waits for, in words: by the rule that closes it.
 
 use holdfast_api::{ProcessId, WaitsFor};
 
@@ -6,7 +6,7 @@ use crate::log_time::{LogNow, span};
 use crate::output::counted;
 use crate::pytorch::ranges;
 
-/// What a round needs beside those that live and have not arrived.
+/// What a round needs besides the live processes that have not arrived.
 pub(super) fn needs(waits_for: &WaitsFor, now: LogNow) -> Option<String> {
     let members = |count: u32| counted(u64::from(count), "member");
     let needs = match *waits_for {

@@ -17,28 +17,28 @@ use crate::exit::Failure;
 use crate::log_time::span;
 use crate::output::Document;
 
-/// How long between two looks for the job's next run.
+/// Pause between two looks for the job's next run.
 const POLL_EVERY: Duration = Duration::from_millis(300);
-/// How long between two looks whether the run is about to end.
+/// Pause between two looks whether the run is about to end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Longest time for one of them.
+/// Longest time for one such look.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Which changes are wanted.
 pub(crate) struct Wanted {
-    /// Of keys that start with this.
+    /// Only keys that start with this.
     pub(crate) prefix: Blob,
     /// The first revision; none = from now on.
     pub(crate) from: Option<Revision>,
-    /// Also those of the runs that follow.
+    /// Also changes of the runs that follow.
     pub(crate) follow_runs: bool,
 }
 
-/// Watches until it is interrupted, which is its good end, or the run ends.
+/// Watches until it is interrupted, which is success, or the run ends.
 pub(crate) async fn run(context: &Context, wanted: Wanted) -> Result<(), Failure> {
     let watching = async {
-        // A watch outlives every failover, so it would also wait for ever for a
-        // cluster that was never there: ask once whether there is one.
+        // A watch survives every failover, so it would also wait for ever for a
+        // cluster that never existed: ask once whether there is one.
         context.client.status(context.deadline()).await?;
         known::say_if_absent(context).await?;
         match wanted.follow_runs {
@@ -64,9 +64,9 @@ async fn print_changes(
     }
 }
 
-/// Says when the last agent has left the run for good, which ends it: nobody enters
-/// it any more. A watch does not carry that: the node that it is on is asked, which
-/// answers from memory.
+/// Reports when the last agent has left the run for good, which ends it: no process
+/// enters it any more. A watch does not carry that: the node that it is on is
+/// asked, which answers from memory.
 async fn tell_ending(context: &Context, Scope { job, run }: Scope) -> Infallible {
     let mut watched = run;
     loop {
@@ -162,9 +162,9 @@ fn over<'f>(failure: &'f Failure, ended: &Name) -> Option<Option<&'f Name>> {
     }
 }
 
-/// The run to begin with: the one that was named, or the one in which the first
-/// revision lies that is wanted, or the open or latest one; waits for a job that
-/// is not there yet.
+/// The run to begin with: the one that was named, the one that holds the first
+/// wanted revision, or the open or latest one; waits for a job that is not there
+/// yet.
 async fn first(context: &Context, job: &Name, from: Option<Revision>) -> Result<RunInfo, Failure> {
     loop {
         if let Some(mut runs) = known::find(context, job, false).await? {
@@ -183,8 +183,8 @@ async fn first(context: &Context, job: &Name, from: Option<Revision>) -> Result<
     }
 }
 
-/// Which of these runs, oldest first, holds this revision or what comes behind
-/// it; the open or latest one if none was named.
+/// Which of these runs, oldest first, holds this revision or later ones; the
+/// open or latest one if none was named.
 fn place_of(runs: &[RunInfo], from: Option<Revision>) -> Option<usize> {
     let goes_on = |run: &RunInfo| match from {
         Some(from) => run.ended.is_none_or(|ended| ended >= from),
@@ -193,7 +193,7 @@ fn place_of(runs: &[RunInfo], from: Option<Revision>) -> Option<usize> {
     runs.iter().position(goes_on).or(runs.len().checked_sub(1))
 }
 
-/// The first run of the job that was opened behind this revision; waits for it.
+/// The first run of the job that was opened after this revision; waits for it.
 async fn next(context: &Context, job: &Name, behind: Revision) -> Result<RunInfo, Failure> {
     loop {
         match known::find(context, job, false).await {
@@ -215,13 +215,13 @@ async fn next(context: &Context, job: &Name, behind: Revision) -> Result<RunInfo
 /// The changes that follow are those of another run.
 #[derive(Debug, Serialize)]
 struct RunChanged {
-    /// Of its opening.
+    /// Revision of its opening.
     revision: Revision,
     job: Name,
     run: Name,
     #[serde(rename = "type")]
     kind: &'static str,
-    /// A run before it that is deleted: what changed there cannot be shown.
+    /// A run before it that is deleted: its changes cannot be shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     deleted: Option<Name>,
 }

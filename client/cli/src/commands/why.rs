@@ -27,7 +27,7 @@ use crate::exit::Failure;
 use crate::log_time::LogNow;
 use crate::majority;
 
-/// How often rounds and processes are read until both are of one moment.
+/// Most tries to read rounds and processes at one revision.
 const LOOKS_MAX: usize = 3;
 
 /// Says why jobs wait: the one that was named, or all that have anything alive.
@@ -44,7 +44,7 @@ pub(crate) async fn run(context: &Context, follow: bool) -> Result<(), Failure> 
     }
 }
 
-/// What is to be said of one run.
+/// The report on one run.
 struct One {
     why: Why,
     agents: Agents,
@@ -82,7 +82,7 @@ impl One {
     }
 }
 
-/// The present log time; without a majority nobody tells it.
+/// The present log time; not known without a majority.
 async fn exact(context: &Context, stale: bool) -> Result<Option<LogNow>, Failure> {
     if stale { Ok(None) } else { context.log_now().await }
 }
@@ -95,7 +95,7 @@ async fn everything(context: &Context, lost: Option<String>) -> Result<(), Failu
     Ok(())
 }
 
-/// A cluster that cannot tell of agents can still tell of rounds.
+/// Goes on without agents: a cluster that cannot list them can still list rounds.
 fn told(context: &Context, asked: Result<Agents, Failure>) -> Agents {
     asked.unwrap_or_else(|failure| {
         let why = failure.message(Some(&context.settings));
@@ -114,7 +114,7 @@ struct Place {
     /// How it ended, if it has and that is known.
     cause: Option<RunOverCause>,
     open: bool,
-    /// Whether the job goes on in it: what the job holds is told there.
+    /// Whether it is the job's present run: what the job holds is reported there.
     present: bool,
 }
 
@@ -146,7 +146,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Rounds and processes at one revision, if they hold still; `stale`: as any
+    /// Rounds and processes at one revision, if nothing changes between; `stale`: as any
     /// node knows them.
     async fn look(context: &Context, place: &Place, stale: bool) -> Result<Seen, Failure> {
         let scope = &place.scope();

@@ -1,4 +1,4 @@
-//! Where settings come from and which place wins.
+//! Sources of settings, and their order.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! How calls end, and what their errors tell.
+//! How calls end, and what their errors say.
 
 use holdfast_api::LeaseCommand;
 use holdfast_api::stream::MINOR_COORDINATION;

@@ -40,7 +40,7 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
     prop::collection::vec(one, 0..120)
 }
 
-/// The session table as the rules have it, in the fewest words.
+/// A minimal model of the session table.
 #[derive(Default)]
 struct Table {
     ack: u64,

@@ -1,4 +1,4 @@
-//! What goes out in a frame, and to whom.
+//! What goes out in a frame, and to which node.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! Small commands that travel together.
+//! Small commands that are sent together.
 
 use super::super::pipeline::UNDER_WAY_MAX;
 use super::*;
 
-/// With a session, in a cluster that takes pipelines.
+/// A bench with a session, in a cluster that takes pipelines.
 fn bench() -> Bench {
     let mut bench = Bench::with_session(100);
     bench.calls.linked(MINOR, LEVEL_PIPELINES);

@@ -66,7 +66,7 @@ fn what_says_itself_what_it_is_needs_no_session() {
     let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 5.into() });
     let puts = [1, 2].map(|n| bench.propose(n));
     let mut renewal = bench.submit(None, |reply| Ask::Propose { command: renew.clone(), reply });
-    // First, and beside a session that is full; with the lease that one is to end.
+    // First, and outside a session that is full; with the lease that one is to end.
     let sent = bench.sent();
     assert_eq!(sent.len(), 2);
     let beside = |session| {
@@ -77,7 +77,7 @@ fn what_says_itself_what_it_is_needs_no_session() {
     assert_eq!(sent[0].body, beside(SESSION.into()));
     bench.reply(sent[1].id, refused(Refusal::SessionExpired { session: SESSION.into() }));
     assert!(renewal.is_open(), "the end of a session is none of its business");
-    // It comes to the same however often it is sent.
+    // It has the same effect however often it is sent.
     bench.calls.link_lost("the connection broke");
     let again = bench.sent().into_iter().find(|request| request.body == alone);
     let again = again.expect("it goes out again");
@@ -86,7 +86,7 @@ fn what_says_itself_what_it_is_needs_no_session() {
     drop(puts);
 }
 
-/// Something is said of a process of this host.
+/// Reports on a process of this host.
 fn tell_of_a_process(bench: &mut Bench) {
     let command = Command::Process(ProcessCommand::End { lease: 5.into(), ends: Vec::new() });
     let told = bench.submit(None, |reply| Ask::Propose { command, reply });
@@ -168,7 +168,7 @@ fn what_was_on_the_wire_when_the_session_ended_waits_for_its_own_answer() {
     bench.reply(sent[3].id, expired());
     let again_later = bench.sent();
     assert_eq!(references(&again_later), [(2, 1)]);
-    // Of this one nobody will ever hear.
+    // No answer to this one will ever come.
     bench.calls.link_lost("the connection broke");
     assert_eq!(lost.now().unwrap_err(), Error::SessionExpired { session: SESSION.into() });
     // The others are safe in the session that is open.

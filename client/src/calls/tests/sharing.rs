@@ -262,9 +262,9 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
 
 proptest! {
     /// Whatever is lost, turned away or given up, and though the node answers
-    /// with the oldest state that it may: nobody sees a state from before the
-    /// question, everybody gets an answer, one read at most is on the wire, and
-    /// nothing keeps back who does not wait for company.
+    /// with the oldest state that it may: no caller sees a state from before
+    /// the question, every caller gets an answer, one read at most is on the
+    /// wire, and only callers that wait for company are held back.
     #[test]
     fn nobody_is_answered_from_before_the_question(happenings in happenings()) {
         let mut bench = Bench::new();
@@ -288,7 +288,7 @@ proptest! {
                 Happening::Send => {
                     bench.pass(SECOND);
                     for request in bench.sent() {
-                        // One before it has nobody left who wants the answer.
+                        // No caller of an earlier one still wants the answer.
                         on_wire = Some((request.id, state));
                     }
                     prop_assert!(bench.calls.on_wire.len() <= 1, "two at once");

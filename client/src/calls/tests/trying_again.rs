@@ -93,7 +93,7 @@ fn an_unknown_outcome_is_resolved_by_sending_again() {
     assert!(call.now().unwrap().replayed);
 }
 
-/// Else the others would stand still once the window is used up.
+/// Else the others would stall once the window is used up.
 #[test]
 fn what_is_refused_for_a_while_holds_no_acknowledgement_back() {
     let mut bench = Bench::with_session(2);
@@ -109,7 +109,7 @@ fn what_is_refused_for_a_while_holds_no_acknowledgement_back() {
         assert!(put.is_open());
         bench.pass(2 * SECOND);
     }
-    // It may have been done: only its own number tells.
+    // It may have been done: only its own number shows.
     let request = bench.sent().remove(0);
     bench.problem(request.id, Problem::unknown(Code::Unavailable, "leadership lost"));
     bench.pass(2 * SECOND);

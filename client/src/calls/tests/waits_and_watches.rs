@@ -1,4 +1,4 @@
-//! Waits and watches: resumed where they were, cancelled when nobody cares.
+//! Waits and watches: resumed where they were, cancelled when their caller leaves.
 
 use futures::FutureExt;
 
@@ -88,7 +88,7 @@ fn progress_of_many_watches_moves_those_that_it_names() {
     assert_eq!(from, [Some(21), Some(31), Some(3), Some(21)]);
 }
 
-/// What a feed is told up to a revision: a round with these members.
+/// A feed up to a revision: a round with these members.
 fn piece(upto: Revision, same_as: Generation) -> Feed {
     let closed = Closed {
         run: "r".parse().unwrap(),

@@ -10,9 +10,9 @@
 
 use super::{MemberStretch, MembersError, RankStretch};
 
-/// Stretches that can be packed one behind the other.
+/// Stretches that can be packed one after the other.
 pub(super) trait Pack: Sized {
-    /// What the next one is told relative to.
+    /// What the next one is encoded relative to.
     type Before: Default;
 
     fn pack(&self, before: &mut Self::Before, out: &mut Vec<u8>);
@@ -90,7 +90,7 @@ impl Pack for RankStretch {
     }
 }
 
-/// From one number to another, small in either direction.
+/// Distance from one number to another, small in either direction.
 fn distance(from: u64, to: u64) -> u64 {
     let ahead = to.wrapping_sub(from).cast_signed();
     ((ahead << 1) ^ (ahead >> 63)).cast_unsigned()

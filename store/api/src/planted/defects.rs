@@ -1,4 +1,4 @@
-//! What they are.
+//! The defects, by name.
 
 use std::sync::OnceLock;
 
@@ -37,9 +37,9 @@ defects! {
     FollowerRead = "follower-read",
     /// One voter that has lost the leader succeeds it, whatever the others see.
     LossOfOne = "loss-of-one",
-    /// A leader that restarts leads on without an election.
+    /// A leader that restarts goes on leading without an election.
     LeaderRestored = "leader-restored",
-    /// An answer to an old append passes for one to a young one.
+    /// An answer to an old append is taken for one to a newer append.
     OldAnswers = "old-answers",
 
     // The state machine.
@@ -49,33 +49,33 @@ defects! {
     PoppedTwice = "popped-twice",
     /// Now and then a transaction loses its last write.
     TornTransaction = "torn-transaction",
-    /// A comparison by revision overlooks that the key was changed since.
+    /// A comparison by revision ignores that the key was changed since.
     StaleCompare = "stale-compare",
     /// A renewal does not move the end of a lease.
     RenewalLost = "renewal-lost",
-    /// The end of a lease ends one of its processes; the others follow never.
+    /// The end of a lease ends one of its processes and never the others.
     HalfExpiry = "half-expiry",
     /// The arrival of an incarnation outlives it.
     DeadCounted = "dead-counted",
 
-    // What a node tells its clients.
-    /// A wait overlooks the change behind the state that it was compared with.
+    // What a node answers its clients.
+    /// A wait misses the change after the state that it was compared with.
     LostWakeUp = "lost-wake-up",
-    /// A watch that finds no room for a change goes on behind it.
+    /// A watch that finds no room for a change goes on after it.
     DroppedChanges = "dropped-changes",
     /// A watch that resumes goes on one revision too late.
     LateResume = "late-resume",
-    /// A change whose way to the leader broke off is said not to have been made.
+    /// A change whose connection to the leader broke is reported as not made.
     BrokenIsRefused = "broken-is-refused",
 
     // The client and the agent.
     /// A command is sent again under a new number.
     NewNumber = "new-number",
-    /// What may have been done is said to have had no effect.
+    /// A change that may have been made is reported as having had no effect.
     UnknownIsRefused = "unknown-is-refused",
-    /// What one connection has set, another one of the host may not see yet.
+    /// A value that one connection has set may be invisible to another one of the host.
     UnseenSet = "unseen-set",
-    /// Of several values that a connection sets one behind the other, the first stays.
+    /// Of several values that a connection sets one after the other, the first stays.
     FirstSetStays = "first-set-stays",
 }
 
@@ -90,10 +90,10 @@ pub(super) fn plant(name: &str) -> Result<(), String> {
     }
 }
 
-/// The one that is planted in this process.
+/// The defect that is planted in this process.
 ///
 /// # Panics
-/// If the environment names one that there is not: a run without it would prove
+/// If the environment names an unknown defect: a run without it would prove
 /// nothing.
 pub fn planted() -> Option<Defect> {
     let from_environment = || {

@@ -1,5 +1,5 @@
-//! One command on the processes and rounds of a run: what it may touch, the one way in which
-//! an incarnation ends, and the evaluation of the rounds afterwards.
+//! One command on the processes and rounds of a run: what it may change, how an
+//! incarnation ends, and the evaluation of the rounds afterwards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,19 +16,18 @@ use crate::lease::Leases;
 use crate::machine::Machine;
 use crate::round::{Round, RoundKey};
 
-/// The times at which rounds and held generations look again, in order. Follows
-/// from them.
+/// Timers of rounds and held generations, in order. Derived.
 pub(crate) type Timers = OrdSet<(LogTime, RunKey, TimerOf)>;
 
-/// What looks again.
+/// What a timer belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TimerOf {
     Round(RoundKey),
     Held(Generation),
 }
 
-/// What a command on leases, processes and rounds works on. Everything that it
-/// changes happens at one revision.
+/// State that a command on leases, processes and rounds works on. Everything that
+/// it changes happens at one revision.
 pub(crate) struct Act<'m> {
     pub run: RunKey,
     /// The revision that it will have, if it changes anything.
@@ -41,11 +40,11 @@ pub(crate) struct Act<'m> {
     pub timers: &'m mut Timers,
     /// Whether there is anything to publish.
     pub changed: bool,
-    /// Rounds to look at before the command is over.
+    /// Rounds to evaluate before the command is over.
     pub dirty: BTreeSet<RoundKey>,
-    /// All rounds among active processes are to be looked at.
+    /// All rounds among active processes are to be evaluated.
     pub membership_changed: bool,
-    /// Of the members that the command has ended: whether one was lost.
+    /// Whether a member that the command ended was lost.
     pub lost: bool,
     /// Whether there is something new in the job's event log.
     pub recorded: bool,
@@ -55,8 +54,7 @@ pub(crate) struct Act<'m> {
 }
 
 impl Machine {
-    /// Carries out one command on a run that is open. A refusal has changed
-    /// nothing.
+    /// Applies one command to an open run. A refusal has changed nothing.
     pub(crate) fn act<R>(
         &mut self,
         run: &RunKey,
@@ -100,10 +98,10 @@ impl Machine {
 }
 
 impl Act<'_> {
-    /// Ends an incarnation: the one way in which that happens, whatever the cause.
-    /// Every family lets go of it here, in this order: its host's lease, the
-    /// rounds that it waits in, the outcomes kept for it, what it holds. False if
-    /// it has ended before. `exit_seen`: nothing of it runs any more, for sure.
+    /// Ends an incarnation. Every cause ends it here, and every family lets go of it
+    /// in this order: its host's lease, the rounds that it waits in, the outcomes
+    /// kept for it, what it holds. False if it has ended before. `exit_seen`: nothing
+    /// of it runs any more, for sure.
     pub fn end_incarnation(&mut self, process: ProcessId, cause: Cause, exit_seen: bool) -> bool {
         let Some(record) = self.coordination.processes.get(&process) else {
             return false;
@@ -190,7 +188,7 @@ impl Act<'_> {
         }
         if !self.coordination.standing.is_formed() {
             past.last_end = self.time;
-            // Who of several that end together is the last nobody can say.
+            // Of several that end together, no one is the last.
             past.over_before = if self.lost { 0 } else { self.revision };
             self.coordination.recount(self.time);
         }
@@ -219,8 +217,8 @@ impl Act<'_> {
         }
     }
 
-    /// Takes the arrival of somebody who has ended out of a round that gathers;
-    /// it is not counted any more.
+    /// Removes the arrival of an ended process from a gathering round; it is not
+    /// counted any more.
     fn remove_arrival(&mut self, key: &RoundKey, process: ProcessId) {
         let Some(round) = self.coordination.rounds.get_mut(key) else {
             return;
@@ -236,7 +234,7 @@ impl Act<'_> {
         }
     }
 
-    /// One member less wants to hear of a closed round.
+    /// One member less needs the outcome of a closed round.
     pub fn release(&mut self, generation: u64) {
         if let Some(outcome) = self.coordination.release(generation) {
             self.garbage.push(Box::new(outcome));
@@ -256,9 +254,9 @@ impl Act<'_> {
         self.recorded = true;
     }
 
-    /// Looks at the rounds that the command may have changed, in byte order of
-    /// their names, until nothing changes: never inside the command, so that
-    /// no outcome names anyone who ended in the same breath.
+    /// Evaluates the rounds that the command may have changed, in byte order of their
+    /// names, until nothing changes: only after the command, so that no outcome names
+    /// a process that it ended.
     fn settle(&mut self) {
         loop {
             if std::mem::take(&mut self.membership_changed) {
@@ -273,7 +271,7 @@ impl Act<'_> {
         }
     }
 
-    /// Takes a round away from where rounds are found.
+    /// Removes a round from the indexes.
     pub fn take_round(&mut self, key: &RoundKey) -> Option<Round> {
         self.set_timer(key, None);
         let round = self.coordination.rounds.remove(key)?;
@@ -291,7 +289,7 @@ impl Act<'_> {
         Some(round)
     }
 
-    /// When a round looks again by itself.
+    /// When a round's timer fires.
     pub fn set_timer(&mut self, key: &RoundKey, at: Option<LogTime>) {
         let Some(round) = self.coordination.rounds.get_mut(key) else {
             return;

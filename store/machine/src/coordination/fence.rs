@@ -8,8 +8,8 @@ use holdfast_api::{
 use crate::machine::Machine;
 
 impl Machine {
-    /// A kept answer as it is told now: incarnations that have ended since hear that,
-    /// and nothing else.
+    /// A kept answer as it is sent now: incarnations that have ended since are sent
+    /// that alone.
     pub(crate) fn fence(&self, command: &Command, kept: Answer) -> Answer {
         let refused = |refusal: Option<Refusal>| refusal.map(Outcome::Refused);
         let outcome = match (command, &kept.outcome) {
@@ -46,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// The refusal that an incarnation hears if it has ended, with its host or alone.
+    /// The refusal for an incarnation that has ended, with its host or alone.
     fn ended(
         &self,
         lease: LeaseId,

@@ -1,5 +1,5 @@
-//! Memberships as differences: one death among many thousand is told in few
-//! bytes, whatever the order of their registrations.
+//! Memberships as differences: one death among many thousand takes few bytes,
+//! whatever the order of their registrations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::{ROSTERS_MAX, Roster};
 /// Earlier memberships that a new one is compared with.
 const COMPARED_MAX: usize = 4;
 
-/// The difference against the latest memberships that has the fewest
-/// stretches, if it has fewer than the whole.
+/// The difference from one of the latest memberships with the fewest stretches,
+/// if it has fewer than the whole.
 pub(super) fn shortest(known: &Vector<Roster>, members: &Members) -> Option<Arc<MembersChange>> {
     let latest = known.iter().rev().take(COMPARED_MAX);
     let changes = latest.map(|earlier| difference(earlier, members));
@@ -54,7 +54,7 @@ fn difference(earlier: &Roster, members: &Members) -> MembersChange {
     }
 }
 
-/// The way from a membership that the reader has to this one.
+/// The difference between a membership that the reader has and this one.
 pub(super) fn since(
     known: &Vector<Roster>,
     generation: Generation,
@@ -80,7 +80,7 @@ pub(super) fn since(
     Some(MembersChange { from: at, left: members(left), joined: members(joined) })
 }
 
-/// What was done and is undone is nothing.
+/// A change that was undone cancels out.
 fn pass_over(
     change: &Members,
     undoes: &mut BTreeMap<ProcessId, Incarnation>,
@@ -106,7 +106,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever a reader has, a change leads from it to what is meant.
+        /// A change leads from any membership that a reader has to the one meant.
         #[test]
         fn a_change_leads_from_one_membership_to_the_other(
             all in vec(btree_map(0..12_u32, 1..4_u64, 0..12), 2..20),
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn one_death_among_many_is_told_in_few_bytes() {
-        // As registered in random order: no two make a stretch.
+        // Registered in random order: no two make a stretch.
         let incarnation = |n: u64| (n * 7_919) % 16_384 + 1;
         let all: Members = (0..16_384).map(|n| (n as u32, incarnation(n))).collect();
         let rest: Members = all.iter().filter(|(process, _)| *process != 99).collect();

@@ -1,4 +1,4 @@
-//! Questions about leases, processes and rounds.
+//! Reads of leases, processes and rounds.
 
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{
@@ -16,13 +16,13 @@ use crate::round::decide::{Decision as Rounds, Facts, Group, Phase, decide};
 use crate::round::held::HeldRounds;
 use crate::size;
 
-/// Processes that are looked at, at most, to list who open rounds wait for: the
-/// state is held meanwhile.
+/// Most processes examined to list who open rounds wait for: the state is locked
+/// during this.
 const ROUNDS_STEPS_MAX: usize = 1 << 20;
 
 impl Machine {
-    /// Whether a lease has anything for its holder behind a revision; also if
-    /// it has ended, which is something to hear of.
+    /// Whether a lease has anything for its holder after a revision, or has ended:
+    /// its holder must learn of that, too.
     pub fn told(&self, lease: LeaseId, since: Revision) -> bool {
         self.leases.by_id.get(&lease).is_none_or(|lease| lease.told > since)
     }
@@ -224,7 +224,7 @@ impl Machine {
         Ok(ReadOutcome::Events { events, compacted: log.compacted_behind(after), upto })
     }
 
-    /// Whether there is anything in a job's event log behind a revision.
+    /// Whether there is anything in a job's event log after a revision.
     pub fn recorded(&self, job: &Name, after: Revision) -> bool {
         self.jobs.by_name.get(job).is_some_and(|job| job.coordination.events.latest() > after)
     }
@@ -253,8 +253,8 @@ impl Machine {
         Ok(ReadOutcome::Plan(Box::new(Plan { waits_for, closed })))
     }
 
-    /// The coordination of the run that is meant. Unlike a key, which may come yet,
-    /// no process is alive in a job that does not exist.
+    /// The coordination of the run in this scope. A job that does not exist is an
+    /// error: unlike a key, a process cannot be read before its job exists.
     fn coordination_of(&self, scope: &Scope) -> Result<(RunKey, &Coordination), Refusal> {
         let key = self.resolve(scope)?;
         match self.jobs.run(&key) {
@@ -290,7 +290,7 @@ impl Coordination {
         }
     }
 
-    /// As it would be if these were lost now.
+    /// The state as if these were lost now.
     fn without(
         &self,
         hosts: &[String],
@@ -320,7 +320,7 @@ impl Coordination {
         left
     }
 
-    /// What would become of an advance at which all who live had arrived, once
+    /// What would become of an advance at which all live processes had arrived, once
     /// times up to `reached` have come.
     fn planned(&self, reached: LogTime) -> Rounds {
         let everybody = self.gathered();
@@ -349,13 +349,13 @@ impl Coordination {
         })
     }
 
-    /// All who live.
+    /// All live processes.
     fn gathered(&self) -> OrdMap<ProcessId, &Process> {
         let alive = self.processes.iter().filter(|(_, record)| record.is_alive());
         alive.map(|(process, record)| (*process, record)).collect()
     }
 
-    /// The outcome of such an advance, with so many standbys promoted.
+    /// The outcome of such an advance, with this many standbys promoted.
     fn would_close(
         &self,
         promoted: u32,
@@ -405,7 +405,7 @@ impl Coordination {
 }
 
 impl Outcome {
-    /// The closed round as it is told, with as much as is wanted.
+    /// The closed round as it is sent, with as much as is wanted.
     pub fn tell(&self, members: bool, payloads: bool) -> Closed {
         Closed {
             members: members.then(|| self.members.as_ref().clone()),

@@ -1,6 +1,6 @@
 //! Leases, processes and rounds as bytes, and back. Written from the image
-//! version on that goes with their feature level. Small values of the API are
-//! packed as they are in the log; what can be counted again is not written.
+//! version of their feature level on. Small values of the API are packed as in
+//! the log; what can be derived is not written.
 
 use std::io;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ pub(super) fn read_job(
 }
 
 pub(super) fn write(coordination: &Coordination, out: &mut Writer<'_>) -> io::Result<()> {
-    // The counts, the indexes and the payloads' bytes follow from the rest.
+    // The counts, the indexes and the payloads' bytes are derived from the rest.
     let Coordination {
         processes,
         live: _,
@@ -138,7 +138,7 @@ pub(super) fn write(coordination: &Coordination, out: &mut Writer<'_>) -> io::Re
     }
     out.length(outcomes.len())?;
     for outcome in outcomes.values() {
-        // Who holds it follows from the calls.
+        // Its holders are derived from the calls.
         let Outcome { closed, members, payloads, payload_bytes: _, holders: _ } = outcome;
         out.bytes(&pack(closed.as_ref()))?;
         out.bytes(&pack(members.as_ref()))?;
@@ -189,7 +189,7 @@ pub(super) fn write(coordination: &Coordination, out: &mut Writer<'_>) -> io::Re
     Ok(())
 }
 
-/// A key as terms that have it.
+/// A key and its terms.
 pub(super) fn key(key: &RoundKey, out: &mut Writer<'_>) -> io::Result<()> {
     let RoundKey { name, among, conclusion, is_quorum, is_held } = key;
     let (among, conclusion) = (among.as_ref().clone(), *conclusion);
@@ -283,7 +283,7 @@ fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
 }
 
 fn round(round: &Round, out: &mut Writer<'_>) -> io::Result<()> {
-    // What counts, and who in scope is alive, follow from the processes.
+    // The counts, and which of the scope are alive, are derived from the processes.
     let Round {
         generation,
         base,
@@ -549,8 +549,8 @@ fn read_outcome(input: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
     })
 }
 
-/// Everybody who waits is in the round, every outcome is held, and by calls
-/// that are there.
+/// Every waiting call has its arrival in the round, and every kept outcome has
+/// its calls.
 fn tie(coordination: &mut Coordination) -> Result<(), DecodeError> {
     let mut waiting = 0;
     for call in coordination.processes.values().flat_map(|process| process.calls.values()) {
@@ -574,7 +574,7 @@ fn tie(coordination: &mut Coordination) -> Result<(), DecodeError> {
 }
 
 pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<()> {
-    // The indexes and the deadlines follow from the leases.
+    // The indexes and the deadlines are derived from the leases.
     let Leases { by_id, by_nonce: _, by_run: _, next, deadlines: _ } = leases;
     out.u64(*next)?;
     out.length(by_id.len())?;
@@ -667,7 +667,7 @@ pub(super) fn read_numbers(input: &mut Reader<'_>) -> Result<Numbers, DecodeErro
     Ok(Numbers { rule, require_all, deadline, hold })
 }
 
-/// The times at which the rounds of a run look again.
+/// The timers of a run's rounds.
 pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, coordination: &Coordination) {
     for (key, round) in &coordination.rounds {
         if let Some(at) = round.timer {
@@ -676,7 +676,7 @@ pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, coordination: &Coor
     }
 }
 
-/// Every lease is of an open run, and every live process of a lease.
+/// Every lease belongs to an open run, and every live process belongs to a lease.
 pub(super) fn check_attached(
     leases: &Leases,
     run: &RunKey,

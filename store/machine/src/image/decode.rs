@@ -39,8 +39,7 @@ pub(super) fn machine(version: u32, input: &mut Reader<'_>) -> Result<Machine, D
     Ok(Machine { time, revision, cluster, jobs, sessions, leases, timers, history })
 }
 
-/// The times at which rounds look again; on the way, whether leases and
-/// processes belong together.
+/// The timers of all rounds; also checks that leases and processes match.
 fn timers(jobs: &Jobs, leases: &Leases) -> Result<Timers, DecodeError> {
     let mut timers = Timers::default();
     for (job, found) in &jobs.by_name {
@@ -183,7 +182,7 @@ fn end_time(input: &mut Reader<'_>) -> Result<Option<LogTime>, DecodeError> {
     }
 }
 
-/// Whether an id that was counted had not come yet.
+/// Whether a counted id was not given yet.
 pub(super) fn is_beyond(id: SecretId, next: u64, level: u32) -> bool {
     level < SECRET_IDS_LEVEL && id >= SecretId::from(next)
 }
@@ -261,7 +260,7 @@ fn change(input: &mut Reader<'_>) -> Result<Change, DecodeError> {
     Ok(Change { job, run, key, kind })
 }
 
-/// Puts the next pair of a map in, which must lie behind all others.
+/// Inserts the next pair of a map; its key must come after all others.
 pub(super) fn ascending<K: Ord + Clone, V: Clone>(
     map: &mut OrdMap<K, V>,
     key: K,

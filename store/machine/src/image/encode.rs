@@ -1,5 +1,5 @@
-//! The state, field by field, in the order of the format. Every struct is taken
-//! apart by name, so that a new field cannot be forgotten here.
+//! The state, field by field, in the order of the format. Every struct is
+//! destructured by name, so that a new field cannot be forgotten here.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use crate::machine::Machine;
 use crate::session::{Session, Sessions};
 
 pub(super) fn machine(machine: &Machine, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
-    // The timers follow from the rounds.
+    // The timers are derived from the rounds.
     let Machine { time, revision, cluster, jobs, sessions, leases, timers: _, history } = machine;
     out.u64(*time)?;
     out.u64(*revision)?;
@@ -49,12 +49,12 @@ fn cluster(cluster: &Cluster, version: u32, out: &mut Writer<'_>) -> io::Result<
 }
 
 fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
-    // The accounts are counted again, and the endings found.
+    // The accounts and endings are derived.
     let Jobs { by_name, usage: _, runs: _, empty: _, endings: _ } = jobs;
     out.length(by_name.len())?;
     for (name, job) in by_name {
         out.bytes(name.as_str().as_bytes())?;
-        // The order, the open run and the accounts follow from the runs.
+        // The order, the open run and the accounts are derived from the runs.
         let Job { runs, by_opening: _, open: _, next_number, usage: _, coordination } =
             job.as_ref();
         out.u64(*next_number)?;
@@ -70,7 +70,7 @@ fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// What stands in an open run, in place of a no, whose last agent was lost.
+/// Written in place of `false` for an open run whose last agent was lost.
 pub(super) const RUN_LOST: u64 = 2;
 
 fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
@@ -122,7 +122,8 @@ fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
 }
 
 fn sessions(sessions: &Sessions, out: &mut Writer<'_>) -> io::Result<()> {
-    // The index by nonce, the deadlines and the account follow from the sessions.
+    // The index by nonce, the deadlines and the account are derived from the
+    // sessions.
     let Sessions { by_id, by_nonce: _, next, leader_since, answer_bytes: _, deadlines: _ } =
         sessions;
     out.u64(*next)?;
@@ -147,12 +148,12 @@ fn sessions(sessions: &Sessions, out: &mut Writer<'_>) -> io::Result<()> {
 }
 
 fn history(history: &History, out: &mut Writer<'_>) -> io::Result<()> {
-    // The accounts and the index by key follow from the batches.
+    // The accounts and the index by key are derived from the batches.
     let History { compacted, batches, changes: _, bytes: _, by_key: _, many: _ } = history;
     out.u64(*compacted)?;
     out.length(batches.len())?;
     for batch in batches.values() {
-        // Revisions have no gaps, so the place tells which it is.
+        // Revisions have no gaps, so the position gives the revision.
         let WatchBatch { revision: _, changes } = batch.as_ref();
         out.length(changes.len())?;
         for change in changes {

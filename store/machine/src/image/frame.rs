@@ -1,9 +1,9 @@
 //! The frames of an image, and the numbers and strings in them.
 //!
-//! A frame is its length (u32), the CRC-32C of its number and content (u32),
-//! and the content; all numbers are little-endian. The number keeps frames
-//! from changing places. Inside, integers are in LEB128 and byte strings have
-//! their length before them; both go on across frames.
+//! A frame is its length (u32), the CRC-32C of its number and content (u32), and
+//! the content; all numbers are little-endian. The number detects frames out of
+//! order. Inside, integers are LEB128 and byte strings follow their length; both
+//! may cross frames.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -14,7 +14,7 @@ use crate::codec::DecodeError;
 /// Content of a full frame, in bytes.
 const FRAME_BYTES_MAX: usize = 64 * 1024;
 
-/// Room set aside for a byte string before its bytes were seen.
+/// Most room reserved for a byte string before its bytes were read.
 const TRUSTED_BYTES_MAX: u64 = FRAME_BYTES_MAX as u64;
 
 fn checksum(number: u64, content: &[u8]) -> u32 {
@@ -90,7 +90,7 @@ impl<'o> Writer<'o> {
         Ok(())
     }
 
-    /// Sends what is left, and the empty frame that says that this was all.
+    /// Writes the rest, and the empty frame at the end.
     pub fn finish(mut self) -> io::Result<()> {
         if !self.frame.is_empty() {
             self.send()?;
@@ -99,11 +99,11 @@ impl<'o> Writer<'o> {
     }
 }
 
-/// Reads content from frames. Nothing is interpreted before its checksum matched.
+/// Reads content from frames. Nothing is parsed before its checksum matched.
 pub(super) struct Reader<'i> {
     input: &'i mut dyn Read,
     frame: Vec<u8>,
-    /// Bytes of the frame that were used.
+    /// Bytes of the frame already read.
     used: usize,
     number: u64,
 }
@@ -173,7 +173,7 @@ impl<'i> Reader<'i> {
         Ok(bytes)
     }
 
-    /// Takes the next frame in; false if it is the empty one at the end.
+    /// Reads the next frame; false if it is the empty one at the end.
     fn receive(&mut self) -> Result<bool, DecodeError> {
         let mut header = [0; 8];
         read_exact(self.input, &mut header)?;
@@ -201,7 +201,7 @@ impl<'i> Reader<'i> {
     }
 }
 
-/// `read_exact` with our errors.
+/// `read_exact` with errors of this crate.
 pub(super) fn read_exact(input: &mut dyn Read, bytes: &mut [u8]) -> Result<(), DecodeError> {
     input.read_exact(bytes).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => DecodeError::Truncated,
@@ -209,7 +209,7 @@ pub(super) fn read_exact(input: &mut dyn Read, bytes: &mut [u8]) -> Result<(), D
     })
 }
 
-/// What [`Writer::bool`] wrote.
+/// Reads what [`Writer::bool`] wrote.
 pub fn yes_or_no(number: u64) -> Result<bool, DecodeError> {
     match number {
         0 => Ok(false),

@@ -131,7 +131,7 @@ fn read_held(input: &mut Reader<'_>) -> Result<HeldRound, DecodeError> {
     Ok(held)
 }
 
-/// The times at which the held generations of a job look again.
+/// The timers of a job's held generations.
 pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, held: &HeldRounds) {
     for (at, generation) in held.timers() {
         timers.insert((at, run.clone(), TimerOf::Held(generation)));

@@ -1,5 +1,5 @@
-//! What is counted while commands come is what is counted when an image is read:
-//! the counts are not part of the bytes, so that nothing else would notice.
+//! Counts kept while commands are applied equal those derived when an image is
+//! read: they are not part of the bytes, so that no other test would notice.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -31,7 +31,7 @@ fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Held generations are found by their numbers alone, too.
+/// Held generations are indexed by their numbers, too.
 fn compare_held(held: &HeldRounds, copy: &HeldRounds) -> Result<(), TestCaseError> {
     let found = |held: &HeldRounds| -> Vec<_> {
         let all = held.iter().map(|(_, held)| held.generation);
@@ -59,7 +59,7 @@ fn compare_coordination(
         coordination.rounds.iter().map(|(key, round)| (key.clone(), round.tally.clone())).collect()
     };
     prop_assert_eq!(counts(coordination), counts(copy));
-    // Who holds what it waits for is counted as it comes and goes, and told by name.
+    // Holders are counted as they arrive and leave; the count must match.
     for round in coordination.rounds.values() {
         let holders = round.arrivals.values().filter(|arrived| arrived.holds).count();
         prop_assert_eq!(round.tally.holders as usize, holders);

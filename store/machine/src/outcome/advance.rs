@@ -1,5 +1,4 @@
-//! The next iteration of the job: who has which rank, who was dropped, and
-//! whether anybody should go on.
+//! The next iteration of the job: ranks, dropped members, and whether to stop.
 
 use std::sync::Arc;
 
@@ -14,9 +13,9 @@ use crate::coordination::act::Act;
 use crate::coordination::{Advanced, Coordination, JobCoordination, Ranked};
 use crate::round::RoundKey;
 
-/// What an advance comes to, before anything is remembered of it.
+/// The result of an advance, before anything is recorded.
 pub(crate) struct Advance {
-    /// What is told: nobody has a rank if there is a stop.
+    /// What members are sent: at a stop nobody has a rank.
     pub ranks: Ranks,
     pub dropped: Vec<Dropped>,
     pub stop: Option<Stop>,
@@ -53,7 +52,7 @@ impl Act<'_> {
             ranks: shared,
             is_spent: matches!(stop, Some(Stop::BudgetSpent { .. })),
         });
-        // Rounds are among those that have a rank.
+        // Rounds are among the processes with a rank.
         let ranked = members.iter().zip(ranks.iter());
         let ranked: Members =
             ranked.filter(|(_, rank)| rank.is_some()).map(|(member, _)| member).collect();
@@ -74,7 +73,7 @@ impl Act<'_> {
 
 impl Coordination {
     /// How these members differ from those of the advance before; none if they do
-    /// not. From here on faults count anew.
+    /// not. Faults are counted from here again.
     fn turnover(&mut self, members: &Members) -> Option<Turnover> {
         let faults = std::mem::take(&mut self.faults);
         let first_fault = self.first_fault.take().map(Arc::unwrap_or_clone);
@@ -90,8 +89,8 @@ impl Coordination {
         Some(Turnover { left, joined, faults, first_fault })
     }
 
-    /// Whether an advance with these members lost or replaced somebody of the
-    /// one before, whom nobody meant to leave.
+    /// Whether an advance with these members lost or replaced a member of the one
+    /// before that did not leave in order.
     pub fn is_incident(&self, members: &Members) -> bool {
         let Some(last) = &self.advanced else {
             return false;
@@ -105,8 +104,8 @@ impl Coordination {
         })
     }
 
-    /// Ranks for these members, from the state as it is; `incidents` are those
-    /// that count, with the one of this advance.
+    /// Ranks for these members in the present state; `incidents` are those that
+    /// count, including this advance's.
     pub fn advance(&self, policy: &Policy, members: &Members, incidents: u64) -> Advance {
         let Policy { assignment, active_min, restarts_max, .. } = policy;
         let known = members.iter().filter_map(|(process, _)| {

@@ -1,17 +1,17 @@
-//! Who takes part in the next iteration, and with which rank.
+//! Members of the next iteration and their ranks.
 //!
 //! The steps and their results are those of NVRx's in-process restart
 //! (`nvidia_resiliency_ext/inprocess/rank_assignment.py`). There each rank
-//! computes them from its own read of who is gone; here one entry of the log
-//! decides for all. What differs, and why:
+//! computes them from its own view of who is gone; here one log entry decides for
+//! all. What differs, and why:
 //!
 //! * Steps work in the order of the list; NVRx composes functions, whose last
 //!   one is called first.
-//! * There are newcomers: processes without a rank in the latest iteration.
-//!   They stand behind everybody else, in order of their processes, so that
-//!   `FillGaps` gives them the free ranks first.
+//! * There are newcomers: processes without a rank in the latest iteration. They
+//!   come after all others, in order of their processes, so that `FillGaps` gives
+//!   them the free ranks first.
 //! * `MaxActive` and `DivisibleBy` count processes, not ranks: with gaps, too,
-//!   they keep as many as they say.
+//!   they keep that many.
 //! * `FillGaps` does what NVRx's picture of it shows. Its code hands out a rank
 //!   outside of the new world when one of the highest ranks is among the lost.
 //! * Where NVRx follows the order in which a dictionary was filled, the lowest
@@ -33,20 +33,20 @@ mod tree;
 const STEPS_MAX: usize = 16;
 /// Most layers of a tree.
 const LAYERS_MAX: usize = 8;
-/// Longest label that a step may name.
+/// Longest label in a step, in bytes.
 const LABEL_BYTES_MAX: usize = 128;
 
 /// A process that can take part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate<'m> {
     pub process: ProcessId,
-    /// Its rank in the latest iteration; none = it is a newcomer.
+    /// Its rank in the latest iteration; none for a newcomer.
     pub previous: Option<u32>,
     pub labels: &'m Labels,
 }
 
-/// A rank of the latest iteration that no candidate has. A tree looks near its
-/// old holder for somebody to stand in; no other step needs to know of it.
+/// A rank of the latest iteration that no candidate has. A tree looks for a
+/// stand-in near its old holder; other steps do not use it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lost<'m> {
     pub rank: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Lost<'m> {
 pub(crate) struct Assigned {
     /// One for each candidate, in order.
     pub ranks: Vec<Option<u32>>,
-    /// Places of candidates, growing, with the step that left each out.
+    /// Positions of candidates, ascending, with the step that left each out.
     pub left_out: Vec<(usize, u32)>,
 }
 
@@ -69,15 +69,15 @@ pub(crate) struct Assigned {
 struct Candidacy {
     place: usize,
     rank: u64,
-    /// It has had no rank so far, and `rank` only keeps the order.
+    /// It has had no rank, and `rank` only keeps the order.
     newcomer: bool,
 }
 
 /// Gives ranks to candidates, which come in growing order of their processes.
-/// Without steps the ranks are in that order, whatever they were before.
+/// Without steps the ranks are in that order, whatever they were.
 ///
-/// Takes O(n log n) time for each step, n being the number of candidates and
-/// lost ranks. Whatever is put in, the ranks are 0 to their number.
+/// Takes O(n log n) time for each step, n being the number of candidates and lost
+/// ranks. For any input the ranks are 0 to their number.
 pub(crate) fn assign(
     steps: &[AssignmentStep],
     candidates: &[Candidate<'_>],
@@ -119,8 +119,8 @@ pub(crate) fn assign(
     Assigned { ranks, left_out }
 }
 
-/// Everybody in the order of their earlier ranks, which they keep, and then
-/// the newcomers; or all as newcomers.
+/// All candidates in the order of their earlier ranks, which they keep, then the
+/// newcomers; or all as newcomers.
 fn candidacies(candidates: &[Candidate<'_>], afresh: bool) -> Vec<Candidacy> {
     let previous = |place: usize| candidates[place].previous.filter(|_| !afresh);
     let mut places: Vec<usize> = (0..candidates.len()).collect();
@@ -137,15 +137,15 @@ fn candidacies(candidates: &[Candidate<'_>], afresh: bool) -> Vec<Candidacy> {
     places.into_iter().map(candidacy).collect()
 }
 
-/// Closes the gaps; the order stays.
+/// Closes the gaps and keeps the order.
 fn shift(candidacies: &mut [Candidacy]) {
     for (rank, candidacy) in (0..).zip(candidacies) {
         (candidacy.rank, candidacy.newcomer) = (rank, false);
     }
 }
 
-/// The highest ranks go into the gaps, in their order; everybody whose rank is
-/// below the number of candidates stays.
+/// Moves the highest ranks into the gaps, in their order; a rank below the number
+/// of candidates stays.
 fn fill_gaps(candidacies: &mut [Candidacy]) {
     let world = candidacies.len() as u64;
     let stay = candidacies.partition_point(|candidacy| candidacy.rank < world);
@@ -159,8 +159,8 @@ fn fill_gaps(candidacies: &mut [Candidacy]) {
     candidacies.iter_mut().for_each(|candidacy| candidacy.newcomer = false);
 }
 
-/// Leaves out the groups that are too small or too big. Those who have no such
-/// label are a group. Gaps stay.
+/// Leaves out groups that are too small or too big. Those without the label form
+/// one group. Gaps stay.
 fn filter_grouped(
     candidacies: &mut Vec<Candidacy>,
     candidates: &[Candidate<'_>],
@@ -184,7 +184,7 @@ fn keep_lowest(candidacies: &mut Vec<Candidacy>, number: usize) -> Vec<usize> {
     candidacies.drain(number.min(candidacies.len())..).map(|candidacy| candidacy.place).collect()
 }
 
-/// Says what is wrong with the steps of an assignment, and what to do about it.
+/// Reports an invalid step of an assignment, and what to do about it.
 pub(crate) fn check(steps: &[AssignmentStep]) -> Result<(), String> {
     if steps.len() > STEPS_MAX {
         return Err(format!("{} assignment steps: give at most {STEPS_MAX}", steps.len()));

@@ -1,18 +1,18 @@
-//! Atomic blocks: all of it by everybody, or nothing of it.
+//! Atomic blocks: all members succeed, or the block fails.
 //!
-//! A block is named by the generation that entered it, and has succeeded if
-//! every incarnation of that generation says so at its exit. What one says is
-//! its payload:
+//! A block is named by the generation that entered it, and has succeeded if every
+//! incarnation of that generation reports success at its exit. The payload is the
+//! report:
 //!
 //! | payload | says |
 //! | --- | --- |
 //! | `succeeded` | it did its part |
-//! | `failed`, `failed TEXT` | it failed, and with which words |
+//! | `failed`, `failed TEXT` | it failed, with this text |
 //! | anything else | it failed |
 //!
-//! One that has ended, or has gone on to an advance, is not there, and so the
-//! block has failed; so it has by an exit that was withdrawn, was void at a
-//! deadline, or was never made since its process entered the block again.
+//! A member that has ended, or has gone on to an advance, is absent, and so the
+//! block fails; it also fails if an exit was withdrawn, was void at a deadline,
+//! or was never made because its process entered the block again.
 
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{Against, AgainstWhy, Blob, Concluded, Incarnation, Members, ProcessId};
@@ -25,7 +25,7 @@ const SUCCEEDED: &[u8] = b"succeeded";
 /// How a member left the block.
 pub(crate) enum Exit<'a> {
     Said(&'a Blob),
-    /// Without a word.
+    /// Without a report.
     Unfinished(AgainstWhy),
 }
 
@@ -93,7 +93,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whoever failed is named, as far as the list goes.
+        /// Those that failed are named, as far as the list goes.
         #[test]
         fn it_has_succeeded_if_nobody_failed(done in vec(any::<bool>(), 1..100)) {
             let exits: Vec<Option<Blob>> =

@@ -1,5 +1,5 @@
-//! From a closed round to its conclusion: fetches what the pure functions of
-//! [`crate::outcome`] need, and keeps what the job has to remember.
+//! The conclusion of a closed round: collects the inputs of the pure functions of
+//! [`crate::outcome`], and keeps what the job must remember.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::coordination::act::Act;
 use crate::round::{Arrived, Round, RoundKey, Unfinished};
 
 impl Act<'_> {
-    /// What is made of a round that closes with these members and payloads.
+    /// The conclusion of a round that closes with these members and payloads.
     pub fn conclude(
         &mut self,
         key: &RoundKey,
@@ -47,7 +47,7 @@ impl Act<'_> {
         concluded
     }
 
-    /// Everybody whose vote is needed.
+    /// All incarnations whose vote is needed.
     fn scope(&self, key: &RoundKey, round: &Round, members: &Arc<Members>) -> Arc<Members> {
         if let Some(base) = &round.base {
             return base.members.clone();
@@ -62,7 +62,7 @@ impl Act<'_> {
         Arc::new(key.set().iter().map(latest).collect())
     }
 
-    /// The verdict on an atomic block: of one that has one already, that one.
+    /// The verdict on an atomic block; a verdict once given stays.
     fn exit(
         &mut self,
         key: &RoundKey,
@@ -80,7 +80,7 @@ impl Act<'_> {
         let exit = |process: ProcessId, incarnation: Incarnation| {
             let arrived = arrivals.get(&process)?;
             (arrived.incarnation == incarnation).then_some(match arrived.unfinished {
-                // Words say more than that it entered again.
+                // A reported failure says more than that it entered again.
                 _ if arrived.payload.as_bytes().starts_with(b"failed") => {
                     Exit::Said(&arrived.payload)
                 }
@@ -102,7 +102,7 @@ impl Act<'_> {
 }
 
 impl Coordination {
-    /// How those ended who were not there.
+    /// How absent members ended.
     fn tell_ends(&self, against: &mut [Against]) {
         for Against { process, incarnation, why } in against {
             if *why == AgainstWhy::NotThere
@@ -113,7 +113,7 @@ impl Coordination {
         }
     }
 
-    /// How an incarnation ended, if it did and is known.
+    /// How an incarnation ended, if it did and that is known.
     pub(super) fn end_of(&self, process: ProcessId, incarnation: Incarnation) -> Option<Cause> {
         let record = self.processes.get(&process)?;
         if record.incarnation > incarnation {

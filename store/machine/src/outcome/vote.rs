@@ -1,20 +1,19 @@
 //! Votes over the payloads of a closed round.
 //!
 //! Only the incarnations in scope count. One that is not in the round, since it
-//! died, left, was superseded or has gone on, votes for nothing. A vote of
-//! nobody does not carry.
+//! died, left, was superseded or has gone on, does not vote. A vote without
+//! voters does not carry.
 //!
-//! * `And` carries if everybody in scope votes `yes`.
-//! * `Unanimous` carries if everybody in scope votes the same, the empty
-//!   payload being a value like any other. If they differ, those stand against
-//!   who differ from the most frequent value, the least one of several.
-//! * `Plurality` is PCCL's election of the shared state
-//!   (`electSharedStateMask`): of the values with the best priority the one
-//!   with most votes. There ties are broken by the order of a hash map, here by
-//!   the least value, and a value that was voted for with two priorities counts
-//!   as two. An empty payload abstains, as PCCL's receivers do. It carries if
-//!   anybody voted. Those who voted for something else, or are gone, are named
-//!   as standing against it, but nobody needs them.
+//! * `And` carries if all in scope vote `yes`.
+//! * `Unanimous` carries if all in scope vote the same; the empty payload is a
+//!   value like any other. Otherwise those are against it that differ from the
+//!   most frequent value, or the least of several.
+//! * `Plurality` is PCCL's election of the shared state (`electSharedStateMask`):
+//!   of the values with the best priority, the one with the most votes wins. PCCL
+//!   breaks ties by the order of a hash map, we by the least value, and a value
+//!   that was voted for with two priorities counts as two. An empty payload
+//!   abstains, as PCCL's receivers do. It carries if anybody voted. Those that
+//!   voted otherwise, or are gone, are named as against it, but are not needed.
 
 use std::collections::BTreeMap;
 
@@ -23,11 +22,11 @@ use holdfast_api::{Blob, Concluded, Incarnation, Members, ProcessId, VoteRule};
 
 use super::against;
 
-/// The payload that agrees.
+/// The payload that votes yes.
 const YES: &[u8] = b"yes";
 
-/// Counts a vote. There is one payload for each member, in their order; `base`
-/// is everybody in scope.
+/// Counts a vote. There is one payload for each member, in their order; `base` is
+/// all in scope.
 pub(crate) fn vote(
     rule: VoteRule,
     base: &Members,
@@ -68,7 +67,7 @@ pub(crate) fn vote(
     }
 }
 
-/// How often each payload was brought.
+/// How often each payload occurs.
 fn tally<'a>(votes: impl Iterator<Item = &'a Blob>) -> BTreeMap<&'a [u8], u32> {
     let mut tally = BTreeMap::new();
     for vote in votes {
@@ -77,15 +76,15 @@ fn tally<'a>(votes: impl Iterator<Item = &'a Blob>) -> BTreeMap<&'a [u8], u32> {
     tally
 }
 
-/// The first of those that came most often.
+/// The first of the most frequent ones.
 fn most_frequent<'a>(tally: impl IntoIterator<Item = (&'a [u8], u32)>) -> Option<&'a [u8]> {
     let more =
         |best: (&'a [u8], u32), next: (&'a [u8], u32)| if next.1 > best.1 { next } else { best };
     tally.into_iter().reduce(more).map(|(vote, _)| vote)
 }
 
-/// Each member of the base, in order, with its payload; none = that incarnation is
-/// not in the round. Walks both lists once.
+/// Each member of the base, in order, with its payload; none = that incarnation
+/// is not in the round. One pass over both lists.
 fn of_base<'a>(
     base: &'a Members,
     members: &'a Members,
@@ -204,7 +203,7 @@ mod tests {
         vec((any::<bool>(), any::<bool>(), 1..3u64, word.prop_map(Blob::from)), 0..12)
     }
 
-    /// Who is in the base, and who is in the round with which vote.
+    /// The base, and the votes in the round.
     fn round(voters: &[(bool, bool, u64, Blob)]) -> (Members, Members, Vec<Blob>) {
         let numbered = || (0..).zip(voters);
         let base = numbered().filter(|(_, v)| v.0).map(|(n, _)| (n, 1)).collect();
@@ -225,7 +224,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// It matters how many vote for what, not who does.
+        /// Only the number of votes for each value matters, not the voters.
         #[test]
         fn votes_are_equal(voters in voters(), turn in 0..12usize) {
             let (_, members, mut votes) = round(&voters);
@@ -238,7 +237,7 @@ mod tests {
             }
         }
 
-        /// Whoever is not in the base could as well be away.
+        /// A process that is not in the base counts as absent.
         #[test]
         fn only_the_base_counts(voters in voters()) {
             let (base, members, votes) = round(&voters);
@@ -254,8 +253,8 @@ mod tests {
             }
         }
 
-        /// One more yes never undoes an `And`; one incarnation less never carries it,
-        /// nor a unanimous vote.
+        /// One more yes never undoes an `And`; one incarnation less never makes it or a
+        /// unanimous vote carry.
         #[test]
         fn and_is_monotone(voters in voters(), one in 0..12usize) {
             let (base, members, votes) = round(&voters);
@@ -273,7 +272,7 @@ mod tests {
             }
         }
 
-        /// The least of the votes that came most often under the best priority.
+        /// The least of the most frequent votes under the best priority.
         #[test]
         fn the_plurality_has_most_votes(voters in voters()) {
             let (base, members, votes) = round(&voters);

@@ -56,7 +56,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// The command that the timer of a round, or of a held generation, stands for.
+    /// The command for the timer of a round, or of a held generation.
     pub(crate) fn deadline(&self, timer: &(LogTime, RunKey, TimerOf)) -> Option<Command> {
         let (at, run, of) = timer;
         let (round, generation) = match of {
@@ -74,7 +74,7 @@ impl Machine {
 }
 
 impl Act<'_> {
-    /// A time that a round waits for has come, if it still waits for it.
+    /// A timer of a round has fired, if the round still waits for it.
     fn time_has_come(
         &mut self,
         name: &Blob,
@@ -188,7 +188,7 @@ impl Act<'_> {
         Ok(ArrivalAnswer::Waiting { generation })
     }
 
-    /// Only what was entered under this name has an exit.
+    /// Only a block entered under this name has an exit.
     fn check_exit(&self, key: &RoundKey) -> Result<(), Refusal> {
         let (Conclusion::Exit, Some(generation)) = (key.conclusion, key.generation()) else {
             return Ok(());
@@ -221,7 +221,7 @@ impl Act<'_> {
             return Err(Refusal::NotAmong { round: key.name.clone(), process });
         }
         let record = self.living(process, incarnation)?;
-        // What is held goes on, also through an advance whose outcome it is again.
+        // What is held stays held, also through an advance with this outcome again.
         let held = key.generation().and_then(|generation| self.job.held.of_generation(generation));
         if held.is_some_and(|(_, held)| held.holds(process, incarnation)) {
             return Ok(());
@@ -264,8 +264,8 @@ impl Act<'_> {
         generation
     }
 
-    /// Somebody waits in an advance, or does so no longer: other rounds look
-    /// whether they can do without.
+    /// A process has begun or stopped waiting in an advance: other rounds check
+    /// whether they can close without it.
     fn advance_changed(&mut self, newcomer: bool) {
         let others = self.coordination.rounds.keys().filter(|key| key.is_among_active());
         let others: Vec<RoundKey> =
@@ -273,7 +273,7 @@ impl Act<'_> {
         self.dirty.extend(others);
     }
 
-    /// Who goes to an advance has no part any more in what is among an earlier
+    /// A process that goes to an advance has no more part in rounds among an earlier
     /// generation.
     fn end_part(&mut self, process: ProcessId) {
         let Some(record) = self.coordination.processes.get(&process) else {
@@ -321,7 +321,7 @@ impl Act<'_> {
         }
     }
 
-    /// Who enters a block again before it has left it has failed in it.
+    /// A process that enters a block again before leaving it has failed in it.
     fn enter_again(&mut self, name: &Blob, process: ProcessId, incarnation: u64) {
         let open = self.coordination.blocks.iter().filter(|(_, block)| {
             block.verdict.is_none()
@@ -374,7 +374,7 @@ impl Act<'_> {
         self.dirty.insert(key.clone());
     }
 
-    /// A round in which nobody is yet.
+    /// A round without arrivals.
     pub fn gathering(&self, base: Option<Base>) -> Round {
         Round {
             generation: 0,
@@ -397,7 +397,7 @@ impl Act<'_> {
         self.coordination.rounds.insert(key.clone(), round);
     }
 
-    /// The same call again gets what it got, or waits on.
+    /// The same call again gets its earlier answer, or goes on waiting.
     fn repeated(
         &self,
         key: &RoundKey,
@@ -490,8 +490,8 @@ impl Act<'_> {
         size::within("calls_per_command_max", calls.len() as u64, max)
     }
 
-    /// A call that was decided stays what it is. One that has not arrived yet
-    /// is void, too: its arrival may come later, when nobody waits any more.
+    /// A decided call stays as it is. One that has not arrived yet is void, too: its
+    /// arrival may come later, when its caller no longer waits.
     fn withdraw(&mut self, process: ProcessId, number: u64) {
         let Some(record) = self.coordination.processes.get_mut(&process) else {
             return;
@@ -513,8 +513,8 @@ impl Act<'_> {
         self.tell(lease);
     }
 
-    /// A call that waits ends: with this state, or without a trace. An exit of an
-    /// atomic block leaves there how it failed.
+    /// Ends a waiting call: with this state, or without a trace. An exit of an atomic
+    /// block leaves a record of how it failed.
     pub fn settle_call(
         &mut self,
         process: ProcessId,
@@ -574,8 +574,8 @@ impl Act<'_> {
         Ok(RoundOutcome::Done)
     }
 
-    /// Calls below `ack` are over: what they came to need not be kept, and one
-    /// that still waits is withdrawn.
+    /// Calls below `ack` are finished: their outcomes are not kept, and one that
+    /// still waits is withdrawn.
     fn acknowledge(&mut self, process: ProcessId, ack: u64) {
         let Some(record) = self.coordination.processes.get_mut(&process) else {
             return;
@@ -603,7 +603,7 @@ impl Act<'_> {
     }
 }
 
-/// Terms that nobody could meet, or that would not mean anything.
+/// Terms that no process could meet, or that have no meaning.
 fn check(terms: &Terms, processes_max: u64) -> Result<(), Refusal> {
     let invalid = |why: &str| Err(Refusal::TermsInvalid { why: why.to_owned() });
     let Terms { among, rule, require_all, deadline, conclusion, hold: _ } = terms;

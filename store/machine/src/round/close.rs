@@ -1,4 +1,4 @@
-//! When a round closes, fails or evicts, and what is then kept of it.
+//! When a round closes, fails or evicts, and the records kept afterwards.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::coordination::act::Act;
 use crate::coordination::{Call, CallState, Outcome};
 
 impl Act<'_> {
-    /// Looks at one round, and does what is to be done.
+    /// Evaluates one round, and acts on the decision.
     pub fn evaluate(&mut self, key: &RoundKey) {
         self.evaluate_round(key);
         if key.is_held {
@@ -47,7 +47,7 @@ impl Act<'_> {
                 let evicted = round.evicted.clone();
                 self.close(key, promoted, evicted);
             }
-            // What they hold is waited for.
+            // It waits for what they hold.
             Decision::Evict { .. } if key.is_held => {
                 let evicted = self.evict(key);
                 if let Some(round) = self.coordination.rounds.get_mut(key) {
@@ -70,8 +70,8 @@ impl Act<'_> {
         }
     }
 
-    /// Standbys whose job is over need not wait: the last member has left in
-    /// order, and nobody active is alive.
+    /// Standbys of a finished job need not wait: the last member has left in order,
+    /// and no active process is alive.
     fn answer_over(&mut self, key: &RoundKey) {
         let over_before = self.coordination.past.over_before;
         if over_before == 0 || self.coordination.live.active > 0 {
@@ -135,7 +135,8 @@ impl Act<'_> {
         let (policy, taken) =
             (self.coordination.governing(round.arrivals.keys().copied()), round.clone());
         let (all, left) = self.divide(key, &taken, promoted);
-        // Who failed in a block without a call is in its verdict, and is told nothing.
+        // A process that failed in a block without a call is in the block's verdict, and
+        // is not notified.
         let told = all.iter().filter(|(_, arrived)| arrived.call > 0);
         let arrivals: OrdMap<ProcessId, Arrived> =
             told.map(|(process, arrived)| (*process, arrived.clone())).collect();
@@ -196,9 +197,9 @@ impl Act<'_> {
         self.keep_waiting(key, generation, taken.base, left);
     }
 
-    /// Who is in the closing, and who waits for the next one: standbys that are
-    /// not promoted, newcomers that count elsewhere, and those that a quorum
-    /// cannot take.
+    /// Divides the arrivals into the closing's members and those that wait for the
+    /// next one: standbys that are not promoted, newcomers that count elsewhere, and
+    /// those that a quorum cannot take.
     fn divide(
         &self,
         key: &RoundKey,
@@ -290,13 +291,13 @@ impl Act<'_> {
         }
         let past = &mut self.coordination.past;
         let expected = members.len() as u32;
-        // Others may have waited for somebody who is not expected any more.
+        // Others may have waited for a process that is not expected any more.
         self.membership_changed |= past.expected != expected;
         past.expected = expected;
         past.over_before = 0;
     }
 
-    /// Those who are not in a closing wait in the next generation.
+    /// Arrivals outside a closing wait in the next generation.
     fn keep_waiting(
         &mut self,
         key: &RoundKey,
@@ -325,7 +326,7 @@ impl Act<'_> {
         self.dirty.insert(key.clone());
     }
 
-    /// Those in scope that have ended, or have no part any more.
+    /// Processes in scope that have ended, or have no more part.
     fn absent(&self, key: &RoundKey, round: &Round) -> Vec<Missing> {
         let missing = |process| self.coordination.missing(process);
         let absent: Box<dyn Iterator<Item = ProcessId>> = match (key.among.as_ref(), &round.base) {
@@ -348,8 +349,8 @@ impl Act<'_> {
         absent.take(MISSING_LISTED_MAX).map(missing).collect()
     }
 
-    /// All waiting calls are void, for ever. The exits of an atomic block stay
-    /// there as failed ones.
+    /// All waiting calls are void for good. Exits of an atomic block stay there as
+    /// failed.
     fn fail(&mut self, key: &RoundKey, why: FailedWhy) {
         let Some(round) = self.coordination.rounds.get(key) else {
             return;
@@ -380,7 +381,7 @@ impl Act<'_> {
             self.coordination.payload_bytes -= arrived.payload.len() as u64;
         }
         self.hand_out(key, &arrivals, &CallState::Failed(failure));
-        // To regroup is no failure, and everybody of a job may do so at once.
+        // A regroup is no failure, and all processes of a job may regroup at once.
         if why == FailedWhy::Deadline {
             self.record(EventKind::RoundFailed {
                 round: key.name.clone(),
@@ -401,7 +402,7 @@ impl Act<'_> {
         }
     }
 
-    /// Each call is decided, and its agent told.
+    /// Each call is decided, and its agent notified.
     fn hand_out(
         &mut self,
         key: &RoundKey,
@@ -412,7 +413,7 @@ impl Act<'_> {
         for (process, arrived) in arrivals.iter().filter(|(_, arrived)| arrived.call > 0) {
             let record =
                 self.coordination.processes.get(process).expect("who arrived is registered");
-            // Of a member nothing depends on what it waits in.
+            // For a member nothing depends on the round that it waits in.
             let counts = record.member_since == 0;
             if counts {
                 newcomer = true;
@@ -432,7 +433,7 @@ impl Act<'_> {
         self.membership_changed |= newcomer && key.is_advance();
     }
 
-    /// An atomic block begins, or a generation is one that rounds may be among.
+    /// Begins an atomic block, or allows rounds among the generation.
     pub fn remember(&mut self, key: &RoundKey, generation: u64, members: &Arc<Members>) {
         let base = Base { witness: self.revision, members: members.clone(), is_held: false };
         if key.conclusion == Conclusion::Block {
@@ -444,9 +445,9 @@ impl Act<'_> {
     }
 }
 
-/// Arrivals in the order in which they are taken: in a held quorum those first
-/// that were passed over by the earliest generation, so that nobody waits for
-/// ever; ties go to the lowest process.
+/// Arrivals in the order in which they are taken: in a held quorum first those
+/// passed over by the earliest generation, so that none waits for ever; ties go
+/// to the lowest process.
 fn in_turn<'a>(
     key: &RoundKey,
     round: &'a Round,

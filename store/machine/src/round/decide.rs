@@ -1,7 +1,7 @@
-//! The one rule that closes rounds: a pure function of what is there.
+//! The rule that closes rounds: a pure function of a round's facts.
 //!
-//! The machine asks it after each command, `Read::Rounds` says what it waits
-//! for, and `Read::Plan` asks it what would be.
+//! The machine calls it after each command, `Read::Rounds` to report what a round
+//! waits for, and `Read::Plan` to compute a hypothetical outcome.
 
 use holdfast_api::{AtDeadline, FailedWhy, LogTime, Policy, RevokeCause, Rule, WaitsFor};
 
@@ -9,13 +9,13 @@ use holdfast_api::{AtDeadline, FailedWhy, LogTime, Policy, RevokeCause, Rule, Wa
 /// registration, in milliseconds of log time.
 pub(crate) const PROMOTION_MS: u64 = 60_000;
 
-/// What there is of a round, in numbers.
+/// The facts of a round, in numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
     pub rule: Rule,
     /// When its patience ends, and how.
     pub deadline: Option<(LogTime, AtDeadline)>,
-    /// Log time up to which times have come, as far as commands have said so.
+    /// Log time up to which timers have fired, by the commands so far.
     pub reached: LogTime,
     pub is_advance: bool,
     /// Arrivals that count.
@@ -24,15 +24,15 @@ pub(crate) struct Facts {
     pub missing: u32,
     /// Standbys that have arrived.
     pub standbys: u32,
-    /// Among all active processes: how they stand.
+    /// Among all active processes: their state.
     pub group: Option<Group>,
-    /// Of a quorum: since when it is one.
+    /// Of a quorum: the time since which it is one.
     pub enough_since: Option<LogTime>,
     /// Of a quorum: the latest one of its kind.
     pub former: Option<Former>,
-    /// Of a held round whose generation somebody holds: who does.
+    /// Of a held round whose generation has holders: those holders.
     pub holders: Option<Holders>,
-    /// Of a held round: those who have arrived want different things.
+    /// Of a held round: the arrivals want different things.
     pub specs_differ: bool,
     /// The held generation that it builds on is over.
     pub is_over: bool,
@@ -41,7 +41,7 @@ pub(crate) struct Facts {
     pub without_absent: Option<Box<[Facts; 2]>>,
 }
 
-/// How all active processes stand.
+/// State of all active processes.
 #[derive(Debug, Clone)]
 pub(crate) struct Group {
     pub world: u32,
@@ -78,26 +78,26 @@ pub(crate) struct Former {
     pub advancing: u32,
 }
 
-/// Who holds the present generation of a held round.
+/// Holders of the present generation of a held round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holders {
-    /// Who has not arrived, and does not count as stopped.
+    /// Those that have not arrived, and do not count as stopped.
     pub missing: u32,
-    /// How many of them have ended, with an exit that nobody saw.
+    /// How many of them have ended with an exit that was not seen.
     pub ended: u32,
-    /// When all of them count as stopped; none if somebody must say so.
+    /// When all of them count as stopped; none if that needs a report.
     pub free_at: Option<LogTime>,
     /// Whether anybody holds it, arrived or not.
     pub is_held: bool,
     pub is_revoked: bool,
-    /// Who waits would add nobody to it.
+    /// It has as many members as it may: those that wait cannot join.
     pub is_full: bool,
 }
 
-/// What is to become of a round.
+/// The decision on a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It closes with all arrivals that count, and so many of the standbys that
+    /// It closes with all arrivals that count, and this many of the standbys that
     /// have arrived, the lowest first.
     Close {
         promoted: u32,
@@ -107,7 +107,7 @@ pub(crate) enum Decision {
         promoted: u32,
     },
     Fail(FailedWhy),
-    /// The generation that is held ends.
+    /// The held generation ends.
     Revoke(RevokeCause),
     Wait {
         what: WaitsFor,
@@ -124,7 +124,7 @@ enum Open {
     SpecMismatch,
 }
 
-/// What it may look at again.
+/// The earliest time for its next evaluation.
 #[derive(Default)]
 struct Times(Option<LogTime>);
 
@@ -144,7 +144,7 @@ impl Group {
         self.members_min.max(1)
     }
 
-    /// A group in which nobody waits in an advance.
+    /// A group in which no process waits in an advance.
     pub fn of(policy: &Policy, phase: Phase) -> Group {
         let Policy { world, members_min, last_call_ms, .. } = policy;
         Group {
@@ -157,14 +157,14 @@ impl Group {
         }
     }
 
-    /// While nobody is a member: when fewer than the world may be enough.
+    /// While it has no member: when fewer than the world may be enough.
     fn forming_until(&self, since: LogTime) -> LogTime {
         let patience = if self.last_call_ms == 0 { PROMOTION_MS } else { self.last_call_ms };
         since.saturating_add(patience)
     }
 }
 
-/// What is to become of a round.
+/// Decides on a round.
 pub(crate) fn decide(facts: &Facts) -> Decision {
     if facts.is_over {
         return Decision::Fail(FailedWhy::Revoked);
@@ -179,7 +179,7 @@ pub(crate) fn decide(facts: &Facts) -> Decision {
     };
     match facts.deadline {
         Some((at, _)) if at > facts.reached => times.note(at),
-        // A second one fails the calls: from the revocation on it is counted anew.
+        // A second one fails the calls: after the revocation the time starts again.
         Some(_) if facts.holders.is_some_and(|held| held.is_held && !held.is_revoked) => {
             return Decision::Revoke(RevokeCause::Deadline);
         }
@@ -209,7 +209,7 @@ fn at_deadline(facts: &Facts, then: AtDeadline) -> Decision {
 }
 
 /// How many standbys are promoted with the closing, or why it does not close.
-/// `cut`: nobody waits for the lost, or for more, any longer.
+/// `cut`: it no longer waits for the lost, or for more.
 fn ready(facts: &Facts, cut: bool, times: &mut Times) -> Result<u32, Open> {
     let promoted = gathered(facts, cut, times)?;
     if facts.specs_differ {
@@ -229,7 +229,7 @@ fn ready(facts: &Facts, cut: bool, times: &mut Times) -> Result<u32, Open> {
     Err(Open::Waits(WaitsFor::Release { holders, ended, free_at_ms, revoked }))
 }
 
-/// The same, whoever holds the generation before.
+/// The same, for any holder of the generation before.
 fn gathered(facts: &Facts, cut: bool, times: &mut Times) -> Result<u32, Open> {
     let Facts { arrived, missing, standbys, .. } = *facts;
     match facts.rule {
@@ -256,8 +256,8 @@ fn all(facts: &Facts, group: &Group, cut: bool, times: &mut Times) -> Result<u32
     let Facts { arrived, missing, standbys, reached, is_advance, .. } = *facts;
     let (least, full) = (group.least(), group.full());
     let needed = standbys.min(full.saturating_sub(arrived));
-    // Two that wait for each other, one of them in an advance: also while a
-    // group forms, where a search found that they wait for ever.
+    // Two may wait for each other, one of them in an advance: also while a group
+    // forms, where a search found that they wait for ever.
     if !is_advance && group.advancing > 0 {
         return Err(Open::Regroup);
     }
@@ -321,7 +321,7 @@ fn quorum(facts: &Facts, times: &mut Times) -> Result<(), Open> {
     }
 }
 
-/// Fewest arrivals of a quorum; none if it cannot be one.
+/// Fewest arrivals of a quorum; none if a quorum is impossible.
 pub(crate) fn quorum_least(facts: &Facts) -> Option<u32> {
     least(facts, &mut Times::default()).ok()
 }

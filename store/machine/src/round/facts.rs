@@ -1,4 +1,4 @@
-//! What a round is, in the numbers that decide.
+//! The numbers of a round that the decision needs.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{Numbers, Round, RoundKey, most_frequent};
 use crate::coordination::{Coordination, Process};
 
 impl Coordination {
-    /// What there is of a round.
+    /// The facts of a round.
     pub fn facts(&self, key: &RoundKey, round: &Round, held: &HeldRounds) -> Facts {
         let numbers = round.numbers();
         let deadline = round.deadline(held.get(key));
@@ -113,7 +113,7 @@ impl Coordination {
         Group { advancing, somebody_advances, ..Group::of(&policy, phase) }
     }
 
-    /// Log time since which the group forms.
+    /// Log time since which the group has been forming.
     pub fn forming_since(&self, arrived: impl Iterator<Item = ProcessId>) -> LogTime {
         let since = |process: ProcessId| Some(self.processes.get(&process)?.since_ms);
         let earliest = match self.standing.eldest() {
@@ -123,8 +123,8 @@ impl Coordination {
         earliest.unwrap_or(0).max(self.past.last_end)
     }
 
-    /// How many of those that a round waits for wait in an advance. Of a round
-    /// with rule `all` one is enough to know.
+    /// How many of those that a round waits for wait in an advance. For a round with
+    /// rule `all`, finding one is enough.
     fn advancing(&self, key: &RoundKey, round: &Round) -> u32 {
         let advances = self.advances.iter().filter_map(|key| self.rounds.get(key));
         let counted: u32 = advances.map(|advance| advance.tally.counted).sum();
@@ -137,8 +137,8 @@ impl Coordination {
         waits.take(most).count() as u32
     }
 
-    /// Those that a round waits for, and that wait in an advance: of members of
-    /// the group alone, once there are any.
+    /// Those that a round waits for and that wait in an advance: of members of the
+    /// group alone, once there are any.
     fn missing_advancing<'a>(
         &'a self,
         key: &RoundKey,
@@ -155,8 +155,7 @@ impl Coordination {
     }
 
     /// Log time since which a quorum is one: of the last of those arrivals that it
-    /// needed, so that it is a function of the arrivals and not of who governed
-    /// in between.
+    /// needed, so that it depends on the arrivals and not on the policies in between.
     fn enough_since(&self, key: &RoundKey, round: &Round, facts: &Facts) -> Option<LogTime> {
         let Rule::Quorum { settle_ms: 1.., .. } = facts.rule else {
             return None;
@@ -221,7 +220,7 @@ impl Coordination {
             }
             None => {
                 let registered = there.iter().map(|(_, record)| record.since_ms).min();
-                // The last member would end with this very command.
+                // This very command would end the last member.
                 let ended = if self.standing.is_formed() { LogTime::MAX } else { 0 };
                 let since = registered.unwrap_or(0).max(self.past.last_end).max(ended);
                 Phase::Forming { since }
@@ -234,7 +233,7 @@ impl Coordination {
             missing: 0,
             deadline: None,
             group: Some(Group::of(policy, phase.clone())),
-            // The absent may hold what is there: that is waited for afterwards.
+            // The absent may hold what is present: the round waits for that afterwards.
             holders: None,
             ..facts.clone()
         };
@@ -251,8 +250,8 @@ impl Coordination {
         }
     }
 
-    /// Who a round waits for: how many, and the first of them, as many as are
-    /// found in so many steps.
+    /// Processes that a round waits for: their number, and the first of them, as many
+    /// as are found in this many steps.
     pub fn missing_in(&self, key: &RoundKey, round: &Round, steps: usize) -> (u32, Vec<Missing>) {
         let numbers = round.numbers();
         let count = self.missing_count(key, round, &numbers);
@@ -283,7 +282,7 @@ impl Coordination {
         (count, listed.map(|process| self.missing(process)).collect())
     }
 
-    /// Who keeps a round from closing by waiting in an advance.
+    /// Processes that keep a round from closing by waiting in an advance.
     pub fn missing_in_advance(&self, key: &RoundKey, round: &Round) -> (u32, Vec<Missing>) {
         let members: Vec<ProcessId> =
             self.missing_advancing(key, round).take(MISSING_LISTED_MAX).collect();

@@ -1,6 +1,6 @@
-//! What stays of a held round when it has closed: who holds its generation, and
-//! whether it was revoked. Belongs to the job, so that a run takes over what its
-//! predecessor left behind.
+//! What remains of a held round after it closes: the holders of its generation,
+//! and whether it was revoked. Belongs to the job, so that a run takes over what
+//! its predecessor left.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::{Base, Numbers, Round, RoundKey};
 
 mod info;
 
-/// Added to the time after which processes whose agent says nothing count as
-/// stopped, for clocks that drift: a hundredth of that time, and half a second.
+/// Added to the time after which processes of a silent agent count as stopped,
+/// for clocks that drift: a hundredth of that time, and half a second.
 pub(crate) const DRIFT_MS: u64 = 500;
 const DRIFT_SHARE: u64 = 100;
 
-/// When processes of a lease that has ended count as stopped.
+/// When processes of an ended lease count as stopped.
 pub(crate) fn free_at(last_renewal: LogTime, store_lost_ms_max: u64) -> LogTime {
     let margin = (store_lost_ms_max / DRIFT_SHARE).saturating_add(DRIFT_MS);
     last_renewal.saturating_add(store_lost_ms_max).saturating_add(margin)
@@ -30,7 +30,7 @@ pub(crate) fn free_at(last_renewal: LogTime, store_lost_ms_max: u64) -> LogTime 
 #[derive(Clone, Default)]
 pub(crate) struct HeldRounds {
     by_key: OrdMap<RoundKey, HeldRound>,
-    /// The same by their generations. Follows from them.
+    /// The same by generation. Derived.
     by_generation: OrdMap<Generation, RoundKey>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct HeldRounds {
 #[derive(Clone)]
 pub(crate) struct HeldRound {
     pub generation: Generation,
-    /// Those who have held it: of an advance, those with a rank.
+    /// Processes that have held it: of an advance, those with a rank.
     pub base: Base,
     /// All members of its closing, with their ranks if it gave some.
     pub members: Arc<holdfast_api::Members>,
@@ -46,28 +46,28 @@ pub(crate) struct HeldRound {
     pub numbers: Numbers,
     pub formed_at: LogTime,
     pub ready: bool,
-    /// All members are about to let go of it.
+    /// All members are about to release it.
     pub closing: bool,
     pub revoked: Option<Arc<Revocation>>,
-    /// Somebody waits who does not hold it.
+    /// A process waits that does not hold it.
     pub newcomer: bool,
     /// The latest revision that has something for its holders' agents.
     pub changed: Revision,
     pub released: OrdSet<ProcessId>,
-    /// Holders that have ended without anybody having seen their exit.
+    /// Holders that have ended with an exit that was not seen.
     pub ended: OrdMap<ProcessId, Unseen>,
     /// Log time from which living holders have `stop_ms_max` to stop.
     pub stop_from: LogTime,
-    /// When to look again.
+    /// When its timer fires.
     pub timer: Option<LogTime>,
 }
 
-/// An exit that nobody saw.
+/// An exit that was not seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unseen {
-    /// Whose holder may still report it.
+    /// The lease whose holder may still report it.
     pub lease: LeaseId,
-    /// When it counts as done, once that lease has ended.
+    /// When it counts as stopped, once that lease has ended.
     pub free_at: Option<LogTime>,
 }
 
@@ -80,8 +80,8 @@ impl HeldRounds {
         if key.is_held { self.by_key.get_mut(key) } else { None }
     }
 
-    /// Who keeps a held round from closing: those who hold its present generation,
-    /// or one of a round of the same name among others.
+    /// Holders that keep a held round from closing: those of its present generation,
+    /// or of a round of the same name among others.
     pub fn holders(&self, key: &RoundKey, round: &Round) -> Option<Holders> {
         if !key.is_held {
             return None;
@@ -123,7 +123,7 @@ impl HeldRounds {
         self.of_generation(key.generation()?).and_then(|(_, held)| held.revoked.as_ref())
     }
 
-    /// Whether the held generation is over that a round is among.
+    /// Whether the held generation that a round is among is over.
     pub fn is_over(&self, key: &RoundKey, round: &Round) -> bool {
         let is_held = round.base.as_ref().is_some_and(|base| base.is_held);
         let held = key.generation().and_then(|generation| self.of_generation(generation));
@@ -134,13 +134,13 @@ impl HeldRounds {
         self.by_key.iter()
     }
 
-    /// The rounds whose generation is such.
+    /// Rounds whose held generation satisfies this.
     pub fn keys_of(&self, is_such: impl Fn(&HeldRound) -> bool) -> Vec<RoundKey> {
         let such = self.by_key.iter().filter(|(_, held)| is_such(held));
         such.map(|(key, _)| key.clone()).collect()
     }
 
-    /// When generations look again.
+    /// Timers of held generations.
     pub fn timers(&self) -> impl Iterator<Item = (LogTime, Generation)> + '_ {
         self.by_key.values().filter_map(|held| Some((held.timer?, held.generation)))
     }
@@ -149,7 +149,7 @@ impl HeldRounds {
         self.by_key.len()
     }
 
-    /// Puts in the next generation of a round, in the place of the one before.
+    /// Adds the next generation of a round, in place of the one before.
     pub fn insert(&mut self, key: RoundKey, held: HeldRound) -> Option<HeldRound> {
         self.by_generation.insert(held.generation, key.clone());
         let former = self.by_key.insert(key, held);
@@ -165,8 +165,8 @@ impl HeldRounds {
         Some(former)
     }
 
-    /// The one of those that nobody holds that was formed first, of a round that
-    /// does not gather.
+    /// The generation formed first of those without holders, of a round that does not
+    /// gather.
     pub fn forgettable(
         &self,
         now: LogTime,
@@ -198,7 +198,7 @@ impl HeldRound {
         self.ended.values().filter(free).count() as u32
     }
 
-    /// Whether it is told beside its closing, which tells that it was formed.
+    /// Whether it is sent besides its closing, which already says that it was formed.
     pub fn is_news(&self) -> bool {
         self.changed > self.base.witness || self.revoked.is_some() || self.newcomer
     }
@@ -208,12 +208,12 @@ impl HeldRound {
     }
 
     /// Nothing more is built on it: it was revoked, or all have agreed to close it
-    /// and somebody has.
+    /// and a member has.
     pub fn is_over(&self) -> bool {
         self.revoked.is_some() || self.closing && !self.released.is_empty()
     }
 
-    /// A quorum that has as many members as it may: who waits adds nobody.
+    /// A quorum that has as many members as it may: those that wait cannot join.
     pub fn is_full(&self) -> bool {
         matches!(self.numbers.rule, Rule::Quorum { max, .. }
             if self.base.members.len() as u64 >= u64::from(max))
@@ -228,8 +228,7 @@ impl HeldRound {
         }
     }
 
-    /// When it looks again by itself; so many of its holders wait for the next
-    /// generation.
+    /// When its timer fires; this many of its holders wait for the next generation.
     pub fn looks_again(&self, arrived: u32) -> Option<LogTime> {
         let Hold { stop_ms_max, form_ms_max, .. } = self.hold();
         let living = self.holding() - self.ended.len() as u32;
@@ -240,13 +239,13 @@ impl HeldRound {
         }
     }
 
-    /// Who keeps the next generation from closing.
+    /// Holders that keep the next generation from closing.
     pub fn holders(&self, round: &Round) -> Holders {
         self.holders_but(round, round.tally.holders)
     }
 
-    /// Who keeps a round of the same name among others from closing: nobody
-    /// arrives there as a holder, and nobody is revoked for it.
+    /// What keeps a round of the same name among others from closing: no holder
+    /// arrives there, and none is revoked for it.
     pub fn holders_elsewhere(&self, round: &Round) -> Holders {
         Holders { is_held: false, is_full: true, ..self.holders_but(round, 0) }
     }

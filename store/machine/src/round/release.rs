@@ -1,5 +1,4 @@
-//! Holding, releasing and revoking: the transitions of held rounds beside those
-//! that all rounds have.
+//! Holding, releasing and revoking: the transitions that only held rounds have.
 
 use std::sync::Arc;
 
@@ -84,8 +83,8 @@ impl Machine {
 }
 
 impl Act<'_> {
-    /// Only members of a generation say anything of it. Of one that is over
-    /// nobody knows who they were, and nothing is done.
+    /// Only members may act on a generation. The members of one that is over are not
+    /// known any more, and nothing is done.
     fn is_holder(
         &self,
         generation: Generation,
@@ -130,7 +129,7 @@ impl Act<'_> {
         }
     }
 
-    /// A member holds a generation no more. If that was not revoked, it is now.
+    /// A member releases a generation, which is revoked if it was not before.
     fn let_go(&mut self, key: &RoundKey, process: ProcessId, incarnation: Incarnation) {
         self.not_arrived_as_holder(key, process);
         let Some(held) = self.job.held.get_mut(key) else {
@@ -151,14 +150,14 @@ impl Act<'_> {
         }
     }
 
-    /// Rounds of this name look whether they still wait for its holders.
+    /// Rounds of this name check whether they still wait for its holders.
     fn held_changed(&mut self, key: &RoundKey) {
         let named = self.coordination.rounds_named(&key.name).map(|(key, _)| key.clone());
         self.dirty.extend(named);
         self.dirty.insert(key.clone());
     }
 
-    /// An arrival is not that of a holder any more.
+    /// An arrival is no longer that of a holder.
     fn not_arrived_as_holder(&mut self, key: &RoundKey, process: ProcessId) {
         if let Some(round) = self.coordination.rounds.get_mut(key)
             && let Some(arrived) = round.arrivals.get_mut(&process)
@@ -168,7 +167,7 @@ impl Act<'_> {
         }
     }
 
-    /// Nothing is built on a generation any more. Its members' agents are told.
+    /// Nothing more is built on a generation. Its members' agents are notified.
     pub fn revoke_generation(&mut self, key: &RoundKey, cause: RevokeCause) {
         let (at, at_ms) = (self.revision, self.time);
         let Some(held) = self.job.held.get_mut(key).filter(|held| held.revoked.is_none()) else {
@@ -188,7 +187,7 @@ impl Act<'_> {
         self.end_built(generation);
     }
 
-    /// What is being built on a generation ends: nobody comes to it any more.
+    /// What is being built on a generation ends: no more arrivals.
     fn end_built(&mut self, generation: Generation) {
         let built =
             self.coordination.of_generations.iter().filter(|k| k.generation() == Some(generation));
@@ -213,8 +212,8 @@ impl Act<'_> {
         }
     }
 
-    /// An incarnation ends: what it was a member of is revoked, and what it holds is
-    /// released if its exit was seen.
+    /// An incarnation ends: generations with it as a member are revoked, and those it
+    /// holds are released if its exit was seen.
     pub fn end_holds(
         &mut self,
         process: ProcessId,
@@ -241,7 +240,7 @@ impl Act<'_> {
             } else {
                 held.ended.insert(process, Unseen { lease, free_at: None });
                 self.not_arrived_as_holder(&key, process);
-                // Its agent has to see to its exit.
+                // Its agent must report its exit.
                 self.tell_holders(&key);
                 self.changed = true;
                 self.held_changed(&key);
@@ -249,8 +248,8 @@ impl Act<'_> {
         }
     }
 
-    /// Nobody can report exits of this lease's processes any more: they count as
-    /// done from this time on.
+    /// Exits of this lease's processes can no longer be reported: they count as
+    /// stopped from this time on.
     pub fn free_at(&mut self, lease: LeaseId, at: LogTime) {
         let of_lease = |unseen: &Unseen| unseen.lease == lease;
         let keys = self.job.held.keys_of(|held| held.ended.values().any(of_lease));
@@ -262,7 +261,7 @@ impl Act<'_> {
         }
     }
 
-    /// A holder has arrived, or somebody who is none.
+    /// A process has arrived, a holder or not.
     pub fn arrived_at_held(&mut self, key: &RoundKey, process: ProcessId) {
         let Some(arrived) =
             self.coordination.rounds.get(key).and_then(|r| r.arrivals.get(&process))
@@ -286,7 +285,7 @@ impl Act<'_> {
         }
     }
 
-    /// An arrival has left a round that gathers: whoever held before holds again.
+    /// An arrival has left a round that gathers: if it held before, it holds again.
     pub fn left_held(&mut self, key: &RoundKey, arrived: &Arrived) {
         if !arrived.holds {
             return;
@@ -297,8 +296,8 @@ impl Act<'_> {
         self.begin_to_stop(key);
     }
 
-    /// Somebody holds again, who has arrived meanwhile. If the time to stop is over,
-    /// and the others with it, there is another one.
+    /// An arrival holds again. If the time to stop has passed, and the others have
+    /// ended with it, a new one begins.
     pub fn begin_to_stop(&mut self, key: &RoundKey) {
         if let Some(held) = self.job.held.get_mut(key)
             && held.stop_from.saturating_add(held.hold().stop_ms_max) <= self.time
@@ -307,7 +306,8 @@ impl Act<'_> {
         }
     }
 
-    /// The time of a held generation has come: to be ready, or to have stopped.
+    /// The timer of a held generation has fired: for its being ready, or for having
+    /// stopped.
     pub fn held_time_has_come(
         &mut self,
         generation: Generation,
@@ -343,7 +343,7 @@ impl Act<'_> {
         true
     }
 
-    /// When a held generation looks again by itself.
+    /// When a held generation's timer fires.
     pub fn set_held_timer(&mut self, key: &RoundKey) {
         let arrived = self.coordination.rounds.get(key).map_or(0, |round| round.tally.holders);
         let Some(held) = self.job.held.get_mut(key) else {
@@ -362,8 +362,8 @@ impl Act<'_> {
         }
     }
 
-    /// A held round has closed with these members: they hold what they held
-    /// before, or the next generation. None if nobody is to go on.
+    /// A held round has closed with these members: they hold what they held before,
+    /// or the next generation. None if no member goes on.
     pub fn hold(
         &mut self,
         key: &RoundKey,
@@ -431,7 +431,7 @@ impl Act<'_> {
         Some(Held { generation, again: false })
     }
 
-    /// The latest generation of a round is forgotten.
+    /// Forgets the latest generation of a round.
     fn forget_held(&mut self, key: &RoundKey) {
         if let Some(held) = self.job.held.remove(key) {
             self.end_built(held.generation);
@@ -442,8 +442,8 @@ impl Act<'_> {
         }
     }
 
-    /// All members of a held generation have come: to say that they are ready, or
-    /// that they are about to let go.
+    /// All members of a held generation have arrived: to report that they are ready,
+    /// or are about to release it.
     pub fn all_of_held(&mut self, key: &RoundKey) {
         let generation = key.generation().unwrap_or_default();
         let Some(found) = self.job.held.of_generation(generation).map(|(key, _)| key.clone())
@@ -460,8 +460,8 @@ impl Act<'_> {
         self.dirty.insert(found);
     }
 
-    /// Whether there is room for one more held round; the one that was drained
-    /// first makes room.
+    /// Whether there is room for one more held round; the one drained first makes
+    /// room.
     pub fn check_room_to_hold(&mut self, key: &RoundKey) -> Result<(), Refusal> {
         let max = self.limits.coordination.held_per_job_max;
         if !key.is_held || self.job.held.get(key).is_some() || (self.job.held.len() as u64) < max {
@@ -504,8 +504,8 @@ impl Act<'_> {
 }
 
 impl Coordination {
-    /// Whether who has arrived would be in the next closing, if those came who hold
-    /// the present one: a spare, too, if there is room in the world.
+    /// Whether an arrival would be in the next closing if the present holders came: a
+    /// spare, too, if the world has room.
     fn would_join(&self, key: &RoundKey, process: ProcessId, members: u32) -> bool {
         let Some(record) = self.processes.get(&process) else {
             return false;
@@ -517,8 +517,8 @@ impl Coordination {
 }
 
 impl HeldRounds {
-    /// The run of its holders has ended, and with it their leases, each with the
-    /// time from which its processes count as stopped.
+    /// The run of its holders has ended, and with it their leases, each with the time
+    /// from which its processes count as stopped.
     pub fn end_run(
         &mut self,
         revocation: &Arc<Revocation>,
@@ -551,8 +551,8 @@ impl HeldRounds {
 }
 
 impl HeldRound {
-    /// Its holders of this lease that have ended count as stopped from this time on,
-    /// unless that is known already.
+    /// Its ended holders of this lease count as stopped from this time on, unless a
+    /// time is known already.
     fn set_free_at(&mut self, lease: LeaseId, at: LogTime) {
         let is_new = |unseen: &Unseen| unseen.lease == lease && unseen.free_at.is_none();
         let of_lease = self.ended.iter().filter(|(_, unseen)| is_new(unseen));
@@ -562,7 +562,7 @@ impl HeldRound {
         }
     }
 
-    /// Whether these members go on with what they hold.
+    /// Whether these members continue with what they hold.
     fn is_same(
         &self,
         members: &Members,

@@ -1,4 +1,4 @@
-//! What a held round is for: terms that mean something, and callers that agree.
+//! The purpose of a held round: valid terms, and callers that agree.
 
 use holdfast_api::hold::SPEC_BYTES_MAX;
 use holdfast_api::round::MISSING_LISTED_MAX;
@@ -11,8 +11,8 @@ use super::{Arrived, Numbers, Round, most_frequent};
 use crate::size;
 
 impl Round {
-    /// Whether those who have arrived want different things of a held round:
-    /// standbys too, any of which may be needed.
+    /// Whether arrivals want different things of a held round: standbys too, any of
+    /// which may be needed.
     pub fn specs_differ(&self) -> bool {
         let counted = self.tally.variants.keys();
         let some = if self.tally.standbys > 0 { usize::MAX } else { 0 };
@@ -21,7 +21,7 @@ impl Round {
         specs.next().is_some_and(|first| specs.any(|spec| spec != first))
     }
 
-    /// What most of those who have arrived want of a held round.
+    /// What most arrivals want of a held round.
     pub fn most_frequent_spec(&self) -> Blob {
         let mut specs: OrdMap<Blob, OrdSet<ProcessId>> = OrdMap::new();
         for (process, arrived) in &self.arrivals {
@@ -32,7 +32,7 @@ impl Round {
     }
 }
 
-/// How the specs of those who have arrived differ.
+/// How the specs of the arrivals differ.
 pub(super) fn mismatch(round: &Round) -> SpecMismatch {
     let most = round.most_frequent_spec();
     let spec = |arrived: &Arrived| arrived.numbers.spec().cloned().unwrap_or_default();
@@ -42,7 +42,7 @@ pub(super) fn mismatch(round: &Round) -> SpecMismatch {
     SpecMismatch { differing: differing.collect(), most }
 }
 
-/// Terms of a held round that nobody could meet.
+/// Terms of a held round that no process could meet.
 pub(super) fn check(terms: &Terms) -> Result<(), Refusal> {
     let invalid = |why: &str| Err(Refusal::TermsInvalid { why: why.to_owned() });
     let Terms { among, rule, deadline, conclusion, hold, .. } = terms;

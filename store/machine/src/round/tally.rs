@@ -1,6 +1,5 @@
-//! What is counted of arrivals, and how all active processes stand. Everything
-//! here follows from the processes and the arrivals, and is counted again when
-//! an image is read.
+//! Counts of arrivals and of active processes. Everything here is derived from
+//! the processes and the arrivals, and counted again when an image is read.
 
 use std::sync::Arc;
 
@@ -10,13 +9,12 @@ use imbl::{OrdMap, OrdSet};
 use super::{Numbers, Round, RoundKey, Tally, most_frequent};
 use crate::coordination::{CallState, Coordination, Process};
 
-/// In the place of a generation: not a member yet.
+/// In place of a generation: not a member yet.
 const NOT_IN: Generation = Generation::MAX;
 
-/// Policies, each with who gave it.
+/// Policies, each with the processes that gave it.
 type Policies = OrdMap<Arc<Policy>, OrdSet<ProcessId>>;
 
-/// How the live active processes stand.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Standing {
     /// By the generation since which they are members, and by their policies.
@@ -25,12 +23,12 @@ pub(crate) struct Standing {
     ages: OrdMap<Incarnation, ProcessId>,
     /// How many are members.
     pub members: u32,
-    /// How many are not, and wait in an advance.
+    /// Non-members that wait in an advance.
     pub newcomers_advancing: u32,
 }
 
 impl Standing {
-    /// Whether somebody is a member.
+    /// Whether there is a member.
     pub fn is_formed(&self) -> bool {
         self.members > 0
     }
@@ -65,7 +63,7 @@ impl Standing {
         self.cohorts.get_min().and_then(|(_, policies)| most_frequent(policies))
     }
 
-    /// The same numbers, in one copy if a process has them.
+    /// The same numbers, shared with a process that has them.
     pub fn shared(&self, policy: &Policy) -> Arc<Policy> {
         let of = |cohort: Option<&(Generation, Policies)>| {
             cohort
@@ -93,8 +91,8 @@ impl Process {
         waits.any(|call| matches!(call.state, CallState::Waiting) && call.round.is_advance())
     }
 
-    /// A live active process that is no member and waits in an advance: it
-    /// counts in no other round while somebody is a member.
+    /// A live active process that is no member and waits in an advance: it counts in
+    /// no other round while there are members.
     fn is_advancing_newcomer(&self) -> bool {
         self.is_alive()
             && self.role == Role::Active
@@ -102,8 +100,7 @@ impl Process {
             && self.is_advancing()
     }
 
-    /// Whether it still has a part in rounds among a generation that closed
-    /// then.
+    /// Whether it still has a part in rounds among a generation closed then.
     pub fn has_part(&self, witness: u64) -> bool {
         witness >= self.part_over
     }
@@ -119,8 +116,8 @@ impl Coordination {
                     || !record.is_advancing_newcomer())
     }
 
-    /// Takes what this process counts for out of everything that it waits in:
-    /// to be done before anything of it changes.
+    /// Removes a process's counts from everything that it waits in: must be done
+    /// before anything of it changes.
     pub fn uncount(&mut self, process: ProcessId) {
         self.tally(process, false, 0);
     }
@@ -162,8 +159,8 @@ impl Coordination {
         }
     }
 
-    /// Counts all rounds among all active processes again: the first member is
-    /// there, or the last one has gone.
+    /// Counts all rounds among all active processes again: the group has formed, or
+    /// its last member has gone.
     pub fn recount(&mut self, time: LogTime) {
         let keys: Vec<RoundKey> =
             self.rounds.keys().filter(|key| key.is_among_active()).cloned().collect();
@@ -188,8 +185,8 @@ impl Coordination {
         }
     }
 
-    /// Counts a round from nothing: arrivals, and who of a set or a generation
-    /// lives.
+    /// Counts a round from nothing: arrivals, and which of a set or a generation are
+    /// alive.
     pub fn tally_of(&self, key: &RoundKey, round: &Round) -> Tally {
         let holders = round.arrivals.values().filter(|arrived| arrived.holds).count() as u32;
         let mut tally = Tally { live: self.live_in(key, round), holders, ..Tally::default() };
@@ -207,8 +204,8 @@ impl Coordination {
         tally
     }
 
-    /// How many of those that a round is among by name it waits for, arrived or
-    /// not: those that live and have a part, and of a set those that never joined.
+    /// How many of those named by a round it waits for, arrived or not: those that
+    /// are alive and have a part, and of a set those that never joined.
     fn live_in(&self, key: &RoundKey, round: &Round) -> u32 {
         let alive =
             |process: &ProcessId| self.processes.get(process).filter(|record| record.is_alive());
@@ -221,7 +218,7 @@ impl Coordination {
                 };
                 base.members.iter().filter(takes_part).count() as u32
             }
-            // One that never joined is waited for.
+            // The round waits for one that never joined.
             None => {
                 let waited_for = |process: &&ProcessId| {
                     alive(process).is_some() || !self.processes.contains_key(process)
@@ -245,7 +242,7 @@ impl Coordination {
 }
 
 impl Round {
-    /// One more arrival. The first that counts opens: spares may have waited
+    /// Adds an arrival. The first that counts opens the round: spares may have waited
     /// since long before.
     fn add(
         &mut self,
@@ -282,7 +279,7 @@ impl Tally {
         }
     }
 
-    /// An exit that failed: it counts, and nobody waits.
+    /// An exit that failed: it counts, and the round does not wait for it.
     pub fn add_unfinished(&mut self) {
         self.counted += 1;
         self.unfinished += 1;

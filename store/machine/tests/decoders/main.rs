@@ -1,5 +1,5 @@
-//! The decoders against bytes that nobody should have written: no panic, a
-//! clear refusal, and no memory for what is only claimed.
+//! The decoders against malformed bytes: no panic, a clear refusal, and no memory for a
+//! length that is only claimed.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -88,8 +88,8 @@ proptest! {
         prop_assert!(matches!(cut, Err(DecodeError::Truncated)), "{cut:?}");
     }
 
-    /// Content with a right checksum is still looked at: what is accepted is a
-    /// whole state, which can be written, read back and gone on with.
+    /// Content with a right checksum is still checked: accepted content is a whole state
+    /// that can be written, read back and continued.
     #[test]
     fn what_an_image_says_is_checked(
         entries in prop_oneof![generate::entries(12), generate::coordination_entries(12)],

@@ -1,5 +1,5 @@
-//! The cases that are searched: who takes part, in what kinds of round, and
-//! what may go wrong. Each is small enough for all of its states.
+//! The cases that are searched: the processes, the kinds of round, and the faults. Each
+//! is small enough for all of its states.
 
 use std::ops::{BitAnd, BitOr, Sub};
 
@@ -20,7 +20,7 @@ pub const NAMES: usize = 3;
 /// Hosts. Process n is on host n unless the case says otherwise.
 pub const HOSTS: usize = PROCESSES;
 
-/// Life 2 p is the first of process p, life 2 p + 1 its second.
+/// Incarnation 2 p is the first of process p, incarnation 2 p + 1 its second.
 pub type Participant = usize;
 
 pub fn process_of(participant: Participant) -> usize {
@@ -67,7 +67,7 @@ impl Participants {
         (0..PARTICIPANTS).filter(move |participant| self.has(*participant))
     }
 
-    /// The first so many.
+    /// The first `count` participants.
     pub fn first(self, count: u8) -> Participants {
         let mut first = Participants::default();
         self.iter().take(count.into()).for_each(|participant| first.insert(participant));
@@ -96,8 +96,7 @@ impl Sub for Participants {
     }
 }
 
-/// What is made of a round, in the order in which rounds of one name and scope
-/// are looked at.
+/// The kind of a round, in the order in which rounds of one name and scope are evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     Roll,
@@ -109,7 +108,7 @@ pub enum Kind {
     Exit,
 }
 
-/// Whose round it is, as the caller says it.
+/// The scope of a round, as the caller names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Among {
     /// All active processes, or the set of the case.
@@ -131,7 +130,7 @@ pub struct Step {
     pub well: bool,
 }
 
-/// What a process says when it registers.
+/// The parameters of a registration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Policy {
     pub world: u8,
@@ -158,7 +157,7 @@ pub enum Then {
     Evict,
 }
 
-/// What a process says when it arrives, and in which others may differ.
+/// The parameters of an arrival in which others may differ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Numbers {
     pub require_all: bool,
@@ -168,8 +167,7 @@ pub struct Numbers {
     pub max: u8,
 }
 
-/// What goes wrong. In a case with a network, messages are also lost, late and
-/// doubled.
+/// Possible faults. In a case with a network, messages are also lost, late and doubled.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
     /// Incarnations of these processes are declared dead at any time, rightly or not.
@@ -180,7 +178,7 @@ pub struct Faults {
     pub host_deaths: bool,
     /// These leave at any time at which they do not wait.
     pub leaves: &'static [usize],
-    /// These give up.
+    /// Those that give up a call.
     pub withdrawals: &'static [usize],
     /// The first step that is given up.
     pub withdrawals_from: u8,
@@ -197,8 +195,8 @@ pub struct Case {
     pub host: [usize; PROCESSES],
     /// The processes that have registered before it begins.
     pub joined: &'static [usize],
-    /// The calls of each process, in order. Whoever is told to regroup goes on
-    /// at its next advance.
+    /// The calls of each process, in order. A process that is told to regroup goes on at
+    /// its next advance.
     pub calls: [&'static [Step]; PROCESSES],
     /// Whether a process leaves when it has made its calls.
     pub leaves_at_the_end: bool,
@@ -210,10 +208,10 @@ pub struct Case {
     pub deadline_ticks: Tick,
     /// How far time goes.
     pub ticks: Tick,
-    /// Whether messages are late, lost and doubled. Without it a call arrives
-    /// as it is made, and its caller hears of its outcome at once.
+    /// Whether messages are late, lost and doubled. Without it a call arrives as it is
+    /// made, and its caller hears of its outcome at once.
     pub network: bool,
-    /// Whether nobody may ever wait for what cannot come.
+    /// Whether no process may wait for something that cannot come.
     pub lively: bool,
     pub faults: Faults,
 }
@@ -269,8 +267,8 @@ impl Case {
         self.standby.contains(&true)
     }
 
-    /// Where a program goes on that is told to regroup: at its next advance,
-    /// or else at the one before.
+    /// Where a program continues after it is told to regroup: at its next advance, or
+    /// else at the one before.
     pub fn regroups_at(&self, participant: Participant, at: u8) -> u8 {
         let calls = self.calls[process_of(participant)];
         let is_advance = |at: &usize| calls[*at].kind == Kind::Advance;

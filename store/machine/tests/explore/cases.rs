@@ -39,7 +39,7 @@ const QUORUM_ONCE: &[Step] = &[QUORUM_CALL];
 const QUORUM_TWICE: &[Step] = &[QUORUM_CALL, QUORUM_CALL];
 const TRIPLE: &[Step] = &[ADVANCE, ADVANCE, ADVANCE];
 
-/// Everything of the network, and nothing else.
+/// All faults of the network, and no others.
 const NETWORK: Case = Case {
     name: "",
     participants: [0; PROCESSES],
@@ -305,7 +305,7 @@ pub const VOTES: Case = Case {
 };
 
 const BLOCK: &[Step] = &[ENTRY, EXIT, ENTRY, EXIT];
-/// It goes on after a failed exit as if nothing were, and leaves again.
+/// It continues after a failed exit as if that had not happened, and leaves again.
 const EXIT_TWICE: &[Step] = &[ENTRY, EXIT, EXIT];
 
 pub const BLOCKS: Case = Case {

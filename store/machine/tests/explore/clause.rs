@@ -5,13 +5,13 @@
 pub enum Clause {
     /// When an incarnation ends, its arrival goes with it.
     ArrivalEndsWithItsParticipant,
-    /// An incarnation that has ended is refused whatever it says.
+    /// Every call of an incarnation that has ended is refused.
     EndedIsFenced,
-    /// Who asks after its end hears of the end, and of nothing kept for it.
+    /// A call after its caller's end gets the end, and nothing that was kept for it.
     FencedBeforeKept,
-    /// A new life of a process ends the older one in the same entry.
+    /// A new incarnation of a process ends the older one in the same entry.
     ReplacementEndsTheOlder,
-    /// A registration is known again, and says which life it replaces.
+    /// A repeated registration is recognized, and names the incarnation that it replaces.
     RegistrationNamesTheOlder,
     /// Rounds are looked at when a command is over, never inside it.
     EvaluatedAfterTheCommand,
@@ -33,55 +33,54 @@ pub enum Clause {
     DeadlineOfItsGeneration,
     /// A generation's number is never used again.
     GenerationIsNeverReused,
-    /// A round closes with somebody in it.
+    /// A round closes with at least one arrival.
     AtLeastOneArrival,
     /// The iteration is one counter of the job, not its members'.
     OneCounterOfIterations,
 
-    /// The numbers that govern are the most frequent, not the first comer's.
+    /// The numbers that govern are the most frequent, not the first arrival's.
     MostFrequentGoverns,
-    /// The numbers of those who have been in longest govern.
+    /// The numbers of the longest members govern.
     LongestInGovern,
     /// The numbers that arrivals differ in are the most frequent, too.
     MostFrequentAmongArrivals,
 
-    /// While nobody is in, a round waits for the declared world.
+    /// While no process is in, a round waits for the declared world.
     FormationWaitsForTheWorld,
-    /// That holds again when everybody has been lost.
+    /// That holds again when all processes have been lost.
     FormationBeginsAnew,
     /// No deadline closes or evicts below the world.
     FormationOutlastsDeadlines,
     /// Spares are not promoted before the time of the formation is over.
     SparesWaitForTheFormation,
-    /// That time begins anew with the end of the last that was in.
+    /// That time begins anew when the last process that was in ends.
     FormationWaitsForTheLost,
     /// Only spares that have arrived are promoted.
     OnlyArrivedSpares,
     /// Spares that wait do not count as arrived.
     SparesWaitUncounted,
-    /// Spares hear of it when the last has left in order.
+    /// Spares are notified when the last member has left in order.
     Over,
 
-    /// While somebody is in, no round closes with fewer than the minimum.
+    /// While a process is in, no round closes with fewer than the minimum.
     MinimumHolds,
     /// A last call waits for the lost.
     LastCallWaitsForTheLost,
-    /// Nobody waits for those who left in order.
+    /// No round waits for processes that left in order.
     CleanLeavesAreNotWaitedFor,
     /// A newcomer that waits in an advance counts in no other round.
     NewcomersCountInTheirAdvance,
-    /// A round without whose missing member, who waits in an advance, it
-    /// cannot close, fails.
+    /// A round that cannot close without a member that waits in an advance fails.
     RegroupForMembers,
-    /// That holds before anybody is in, too: whoever was regrouped may be the
-    /// only one that is left.
+    /// That holds before a process is in, too: the process that was regrouped may be the
+    /// only one left.
     RegroupInFormation,
-    /// A round whose minimum can only be met by who waits in an advance fails.
+    /// A round fails if it can only meet its minimum with a process that waits in an advance.
     RegroupForTheMinimum,
 
-    /// Only more than half of the live may evict the others.
+    /// Only more than half of the live processes may evict the others.
     EvictionNeedsMajority,
-    /// Who is evicted is dead, not merely left out.
+    /// An evicted process is dead, not merely left out.
     EvictedIsDead,
     /// The minimum that governed before an eviction holds for it.
     EvictionKeepsTheMinimumBefore,
@@ -92,16 +91,16 @@ pub enum Clause {
     QuorumHasItsMinimum,
     /// More than half of the living members of the latest one are there.
     QuorumHasTheLatestMajority,
-    /// While nobody is in, a quorum waits for the declared world, too.
+    /// While no process is in, a quorum waits for the declared world, too.
     QuorumWaitsForTheWorld,
 
-    /// Members of a set that are dead block it if all are required.
+    /// Dead members of a set block it if all are required.
     RequiredBlockWhenDead,
     /// An arrival at an advance ends the part in earlier generations.
     AdvanceEndsParts,
     /// For good: a withdrawal does not bring it back.
     PartsStayOver,
-    /// A vote needs everybody of its scope.
+    /// A vote needs all processes of its scope.
     VoteNeedsItsScope,
 
     /// A block needs every incarnation of the generation that entered it.
@@ -110,8 +109,8 @@ pub enum Clause {
     WithdrawnExitFails,
     /// An exit that was void at a deadline has failed.
     VoidExitFails,
-    /// Whoever enters again has failed to leave.
+    /// A process that enters again has failed to leave.
     EnteringAgainFails,
-    /// A late exit gets the verdict that there is.
+    /// A late exit gets the verdict of the block.
     LateExitHearsTheVerdict,
 }

@@ -1,4 +1,4 @@
-//! What a round comes to when it closes or fails.
+//! The effects of a round that closes or fails.
 
 use crate::case::{Kind, PARTICIPANTS, PROCESSES, Participants};
 use crate::clause::Clause;
@@ -58,7 +58,7 @@ impl Act<'_> {
         self.keep_waiting(key, &round, left);
     }
 
-    /// Who was not needed waits on.
+    /// Arrivals that were not needed go on waiting.
     fn keep_waiting(&mut self, key: Key, before: &Round, left: Participants) {
         if left.is_empty() {
             return;
@@ -116,7 +116,7 @@ impl Act<'_> {
         }
     }
 
-    /// What later rounds go by.
+    /// Records what later rounds depend on.
     fn note(&mut self, key: Key, generation: u8, there: Participants) {
         let case = self.rules.case;
         let server = &mut *self.server;

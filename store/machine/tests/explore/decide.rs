@@ -1,11 +1,11 @@
-//! When a round closes, fails or evicts, and what it waits for otherwise: by
-//! the numbers that govern, and by who is there.
+//! When a round closes, fails or evicts, and what it waits for otherwise: by the numbers
+//! that govern, and by the processes that are there.
 
 use crate::case::{Kind, Numbers, Participant, Participants, Policy, Then, Tick, most_frequent};
 use crate::clause::Clause;
 use crate::server::{Key, Round, Rules, Server, Why};
 
-/// What is to become of a round.
+/// The decision on a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Close { promotable: u8 },
@@ -14,7 +14,7 @@ pub enum Verdict {
     Wait(Wait),
 }
 
-/// What a round waits for.
+/// The reason why a round waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     Arrivals,
@@ -29,11 +29,11 @@ pub enum Wait {
 /// How far a round over all active processes has come.
 struct Stage {
     promotable: u8,
-    /// None = it closes.
+    /// None = the round closes.
     waits: Option<Wait>,
 }
 
-/// What the decision on a round goes by.
+/// The inputs of a decision on a round.
 #[derive(Clone, Copy)]
 pub struct Facts<'s> {
     pub rules: Rules<'s>,
@@ -61,7 +61,7 @@ impl Facts<'_> {
         })
     }
 
-    /// Who has arrived and counts.
+    /// Arrivals that count.
     pub fn counted(&self, key: Key, round: &Round) -> Participants {
         match self.is_over_all(key) {
             true => round.participants() - self.spares(round) - self.apart(key),
@@ -77,7 +77,7 @@ impl Facts<'_> {
         })
     }
 
-    /// Who may be promoted.
+    /// Standbys that may be promoted.
     fn promotable(&self, round: &Round) -> Participants {
         match self.has(Clause::OnlyArrivedSpares) {
             true => self.spares(round),
@@ -85,7 +85,7 @@ impl Facts<'_> {
         }
     }
 
-    /// Who is waited for, in a round over all active processes.
+    /// Processes that a round over all active processes waits for.
     fn waited_for(&self, key: Key) -> Participants {
         self.server.live_active() - self.apart(key)
     }
@@ -145,7 +145,7 @@ impl Facts<'_> {
         }
     }
 
-    /// The tick at which the time of a formation is over.
+    /// The tick at which the time of a formation ends.
     pub fn formation(&self, round: &Round) -> Tick {
         let active = self.server.live_active();
         let who = if active.is_empty() { self.spares(round) } else { active };
@@ -161,8 +161,7 @@ impl Facts<'_> {
         policy.members_min.max(u8::from(self.has(Clause::AtLeastOneArrival)))
     }
 
-    /// When a round goes on without anything else than time: the ticks that
-    /// it may wait for.
+    /// The ticks at which a round may go on by time alone.
     pub fn times(&self, key: Key, round: &Round) -> Vec<Tick> {
         let mut times = Vec::new();
         times.extend(self.deadline(key, round));
@@ -195,7 +194,7 @@ impl Facts<'_> {
         }
     }
 
-    /// Spares that the last member has left, with nobody there to lose.
+    /// Spares that remain after the last member has left and no active process is there.
     fn over(&self, round: &Round) -> Option<Participants> {
         let spares = self.spares(round);
         let over = Participants::of(|participant| {
@@ -204,7 +203,7 @@ impl Facts<'_> {
         (self.server.live_active().is_empty() && !over.is_empty()).then_some(over)
     }
 
-    /// Whether a round cannot close without somebody who waits in an advance.
+    /// Whether a round cannot close without a process that waits in an advance.
     fn regroups(&self, key: Key, round: &Round) -> bool {
         let is_formation = self.server.members().is_empty();
         let may = !is_formation || self.has(Clause::RegroupInFormation);
@@ -226,7 +225,7 @@ impl Facts<'_> {
         let may_come = (waited_for - away) | (round.participants() & waited_for);
         let policy = self.policy(round);
         if key.quorum && is_formation {
-            // What it needs when the last call is over.
+            // Its need when the last call is over.
             let Numbers { min, max, .. } = self.numbers(key, round);
             let last = if policy.last_call { policy.enough() } else { policy.full() };
             let too_few = may_come.len() < min.max(last.min(max));
@@ -243,8 +242,8 @@ impl Facts<'_> {
         !is_formation && count < least && !away.is_empty() && self.has(Clause::RegroupForTheMinimum)
     }
 
-    /// Whether most of the latest quorum are neither here nor may come, since they
-    /// wait in an advance.
+    /// Whether most of the latest quorum are neither here nor may come, since they wait
+    /// in an advance.
     fn lacks_its_majority_for_ever(&self, key: Key, round: &Round, away: Participants) -> bool {
         let latest = self.latest_quorum(key);
         let here = latest & round.participants();
@@ -316,7 +315,7 @@ impl Facts<'_> {
         Stage { promotable: spares, waits }
     }
 
-    /// Ends who is missing, if the others may go on without.
+    /// Ends the missing processes, if the others may go on without them.
     fn evicts(&self, key: Key, round: &Round) -> Option<Verdict> {
         let evicts = self.numbers(key, round).deadline == Some(Then::Evict);
         let counted = self.counted(key, round);
@@ -463,20 +462,20 @@ impl Facts<'_> {
         current.is_none()
     }
 
-    /// Whom a round among a generation is among.
+    /// The scope of a round among a generation.
     pub fn scope(&self, key: Key) -> Participants {
         let known = self.server.scopes.iter().find(|(generation, _)| *generation == key.scope);
         known.map(|(_, participants)| *participants).unwrap_or_default()
     }
 
-    /// Who failed to leave a block counts as there.
+    /// Processes that failed to leave a block count as there.
     fn failed(&self, key: Key) -> Participants {
         let is_exit = key.kind == Kind::Exit;
         let block = self.server.blocks.iter().find(|block| is_exit && block.entry == key.scope);
         block.map(|block| block.failed).unwrap_or_default()
     }
 
-    /// As long as it is alive, and has not gone to an advance.
+    /// While it is alive, and has not gone to an advance.
     pub fn failed_there(&self, key: Key) -> Participants {
         let failed = self.failed(key);
         let has_part = |participant: Participant| self.server.records[participant].gone < key.scope;

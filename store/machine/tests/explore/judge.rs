@@ -1,5 +1,5 @@
-//! What must never be, judged by what clients did, were told, and when they
-//! were declared dead: never by what the server thinks.
+//! What must never happen, judged by the calls and answers of clients, and by when they
+//! were declared dead: never by the server's state.
 
 use crate::case::{
     Case, Kind, PARTICIPANTS, PROCESSES, Participant, Participants, Tick, most_frequent, process_of,
@@ -7,26 +7,25 @@ use crate::case::{
 use crate::server::{Answer, Command, Event, Key, Outcome, Why};
 use crate::world::{Caller, Doing};
 
-/// What was found to be wrong.
+/// A violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// An outcome names an incarnation that had ended at its witness.
     NamesTheDead,
-    /// An outcome names a caller whose call was not open at its witness: there
-    /// is no instant between call and return at which all were in.
+    /// An outcome names a caller whose call was not open at its witness: at no instant
+    /// between call and return were all in.
     CallNotOpen,
-    /// An outcome leaves out a live process of its scope, or does not list one
-    /// that is absent.
+    /// An outcome leaves out a live process of its scope, or does not list an absent one.
     LeavesOutTheLiving,
-    /// Two members were told different outcomes of one generation.
+    /// Two members got different outcomes of one generation.
     OutcomesDiffer,
     /// One call was counted in two outcomes.
     CountedTwice,
     /// A call that had failed or was withdrawn was counted.
     VoidIsCounted,
-    /// A member is told something else than the outcome that counted it.
+    /// A member got another outcome than the one that counted it.
     OutcomeIsLost,
-    /// An incarnation was told an outcome after its end.
+    /// An incarnation got an outcome after its end.
     ToldAfterItsEnd,
     /// A round acted on a time that had not come for it.
     TooEarly,
@@ -38,29 +37,29 @@ pub enum Violation {
     RegisteredTwice,
     /// An outcome without members.
     NobodyThere,
-    /// The same arrivals came to different outcomes, in different orders.
+    /// The same arrivals in different orders had different outcomes.
     OutcomeDependsOnOrder,
 
     /// A run began with fewer members than were declared, or too early.
     WorldIncomplete,
-    /// A spare has the place of one who may still come.
+    /// A spare has the place of a process that may still come.
     SpareDisplacesPrimary,
     /// A round closed with fewer members than the minimum that governs.
     TooFewMembers,
     /// A round went on without the lost before their time was over.
     GoesOnTooSoon,
-    /// All are there, nobody was lost, and the round goes on waiting.
+    /// All are there, none was lost, and the round goes on waiting.
     LingersOn,
-    /// Calls failed for the sake of an advance that nobody needed.
+    /// Calls failed for the sake of an advance that no process needed.
     RegroupInVain,
-    /// Spares were told that all was over when it was not.
+    /// Spares were notified that all was over when it was not.
     OverTooSoon,
-    /// Spares wait, and nothing can ever happen.
+    /// Spares wait for ever.
     SparesWaitForEver,
-    /// All callers wait, and nothing can ever happen.
+    /// All callers wait for ever.
     Deadlock,
 
-    /// Half of the live, or fewer, ended the others.
+    /// Half of the live processes, or fewer, ended the others.
     MinorityEvicts,
     /// An eviction left fewer members than the minimum before it, or after.
     EvictionLowersItsBar,
@@ -69,16 +68,15 @@ pub enum Violation {
     /// A quorum went on, and so may the one before.
     TwoQuorumsGoOn,
 
-    /// A round went on without somebody whom it requires.
+    /// A round went on without a process that it requires.
     RequiredIsMissing,
-    /// A vote was carried in which somebody of its scope did not say yes, or
-    /// lost though all did.
+    /// A vote was carried though a process of its scope did not say yes, or lost though all did.
     VoteWronglyCounted,
-    /// Of one block some hear success, and others failed.
+    /// Some members of a block got success, and others failed.
     BranchesDiffer,
 }
 
-/// What became of the latest call of an incarnation.
+/// The fate of an incarnation's latest call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Fate {
     #[default]
@@ -96,13 +94,13 @@ enum Span {
     Ended,
 }
 
-/// An atomic block, as its members lived it.
+/// An atomic block, as its members saw it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     entry: u8,
     name: u8,
     participants: Participants,
-    /// Who took the branch of failure, or will.
+    /// Members that took the branch of failure, or will.
     failed: Participants,
     verdict: Option<bool>,
 }
@@ -117,12 +115,12 @@ pub struct Ghost {
     /// The closing from which an incarnation has been a member.
     since: [u8; PARTICIPANTS],
     fates: [Fate; PARTICIPANTS],
-    /// Outcomes that some member has not heard of.
+    /// Outcomes that some member has not got yet.
     told: Vec<Outcome>,
     iteration: u8,
     /// The latest generation that was decided.
     pub generation: u8,
-    /// The members of the latest closing over all, but for who left in order.
+    /// The members of the latest closing over all, except those that left in order.
     latest: Participants,
     /// When one of them was lost.
     fault: Tick,
@@ -206,7 +204,7 @@ impl Ghost {
         }
     }
 
-    /// What a command does by its meaning.
+    /// Applies the meaning of a command.
     pub fn command(
         &mut self,
         case: &Case,
@@ -242,7 +240,7 @@ impl Ghost {
         None
     }
 
-    /// A caller calls.
+    /// Notes a call.
     pub fn calls(
         &mut self,
         case: &Case,
@@ -260,7 +258,7 @@ impl Ghost {
         }
     }
 
-    /// Its block has failed, as far as it is concerned.
+    /// Its block has failed from its point of view.
     fn fail_parts(&mut self, participant: Participant, is_it: impl Fn(&Part) -> bool) {
         let parts = self.blocks.iter_mut().filter(|part| part.verdict.is_none() && is_it(part));
         parts
@@ -268,7 +266,7 @@ impl Ghost {
             .for_each(|part| part.failed.insert(participant));
     }
 
-    /// What the server made known.
+    /// Judges an event of the server.
     pub fn event(
         &mut self,
         case: &Case,
@@ -331,7 +329,7 @@ impl Ghost {
         (!is_over).then_some(Violation::OverTooSoon)
     }
 
-    /// Who waits in an advance, other than the one given.
+    /// Processes that wait in an advance other than the given one.
     fn away(
         &self,
         case: &Case,
@@ -345,7 +343,7 @@ impl Ghost {
         })
     }
 
-    /// Who has to be in a round over all.
+    /// Processes that have to be in a round over all.
     fn waited_for(&self, case: &Case, callers: &[Caller; PARTICIPANTS], key: Key) -> Participants {
         let members = self.members();
         let apart = match members.is_empty() {
@@ -384,7 +382,7 @@ impl Ghost {
         (!is_needed).then_some(Violation::RegroupInVain)
     }
 
-    /// Whose numbers govern: of those who have been members longest.
+    /// Processes whose numbers govern: of the longest members.
     fn voters(&self, case: &Case) -> Participants {
         let members = self.members();
         let longest = members.iter().map(|participant| self.since[participant]).min();
@@ -431,7 +429,7 @@ impl Ghost {
         violation.or_else(|| self.generation(outcome.generation))
     }
 
-    /// Whether somebody may be in an outcome.
+    /// Whether a participant may be in an outcome.
     fn member(
         &mut self,
         caller: &Caller,
@@ -475,8 +473,8 @@ impl Ghost {
         voters_before: Participants,
     ) -> Option<Violation> {
         let key = outcome.key;
-        // The promoted are not active yet, and those who are counted by now
-        // wait in no advance any more.
+        // The promoted are not active yet, and those that are counted by now no longer
+        // wait in an advance.
         let missing = self.waited_for(case, callers, key) - members;
         if !missing.is_empty() {
             return Some(Violation::LeavesOutTheLiving);
@@ -553,7 +551,7 @@ impl Ghost {
         (self.members().is_empty() && members.len() < needed).then_some(Violation::WorldIncomplete)
     }
 
-    /// Whom a generation is among.
+    /// The scope of a generation.
     fn scope(&self, generation: u8) -> Participants {
         let known = self.scopes.iter().find(|(known, _)| *known == generation);
         known.map(|(_, participants)| *participants).unwrap_or_default()
@@ -580,7 +578,7 @@ impl Ghost {
         };
         for process in 0..PROCESSES {
             let is_in = participants(process).iter().any(|participant| members.has(*participant));
-            // Who failed to leave a block, and has not gone away, is there.
+            // A process that failed to leave a block, and has not gone away, is there.
             let is_there = |participant: Participant| {
                 self.is_alive(participant)
                     && has_failed(participant)
@@ -599,7 +597,7 @@ impl Ghost {
         None
     }
 
-    /// Whether an outcome says what follows from its members.
+    /// Whether an outcome follows from its members.
     fn next(&mut self, outcome: &Outcome) -> Option<Violation> {
         let key = outcome.key;
         let members = Participants::of(|participant| outcome.members[participant] > 0);
@@ -610,7 +608,7 @@ impl Ghost {
             }
             Kind::Vote => {
                 let scope = if key.scope > 0 { self.scope(key.scope) } else { members };
-                // All who vote say yes, in every case.
+                // All voters say yes, in every case.
                 let is_whole = (scope - members).is_empty();
                 (outcome.succeeded != Some(is_whole)).then_some(Violation::VoteWronglyCounted)
             }
@@ -626,7 +624,7 @@ impl Ghost {
         }
     }
 
-    /// What later outcomes are judged by.
+    /// Records what later outcomes are judged by.
     fn note(&mut self, case: &Case, outcome: &Outcome, members: Participants, is_over_all: bool) {
         let Outcome { key, generation, .. } = *outcome;
         self.promoted = self.promoted | outcome.promoted;
@@ -669,13 +667,13 @@ impl Ghost {
         self.told.retain(|kept| fates.contains(&Fate::Counted(kept.generation)));
     }
 
-    /// A caller has heard what became of its call.
+    /// A caller has got the answer to its call.
     pub fn returns(&mut self, participant: Participant) {
         self.fates[participant] = Fate::Open;
         self.forget_the_told();
     }
 
-    /// Whether a round over all goes on waiting that nothing keeps.
+    /// Whether a round over all waits though all that it needs are there.
     pub fn lingers(&self, case: &Case, callers: &[Caller; PARTICIPANTS]) -> bool {
         let members = self.members();
         let some = members
@@ -697,7 +695,7 @@ impl Ghost {
         nobody_lost && waited_for.iter().all(waits) && waited_for.len() >= least
     }
 
-    /// What a caller hears.
+    /// Judges the answer that a caller gets.
     pub fn hears(&self, participant: Participant, call: u8, answer: &Answer) -> Option<Violation> {
         if *answer == Answer::Fenced {
             return self.is_alive(participant).then_some(Violation::OutcomeIsLost);

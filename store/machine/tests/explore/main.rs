@@ -1,24 +1,24 @@
 //! Rounds, searched: a small model of them, every state of it, and the machine
 //! beside it.
 //!
-//! The model is written from the documentation: callers that repeat
-//! themselves and give up, processes that die, are declared dead by mistake and
-//! come back, hosts that expire, a network that loses, delays and doubles, and
-//! a server made of clauses. In every state that can be reached, a judge who
-//! sees only what clients did and were told says whether anything is wrong.
+//! The model is written from the documentation: callers that repeat calls and give up,
+//! processes that die, are declared dead by mistake and come back, hosts that expire, a
+//! network that loses, delays and duplicates, and a server made of clauses. In every
+//! reachable state, a judge that sees only the calls and answers of clients says whether
+//! anything is wrong.
 //!
 //! * With all clauses nothing is wrong, in any case.
-//! * Without any single one of them something is, and the shortest way to it is
-//!   printed (`-- --nocapture`): each clause is needed, and the judge sees.
+//! * Without any single one of them something is, and the shortest path to it is printed
+//!   (`-- --nocapture`): each clause is needed, and the judge sees.
 //! * The machine, given the commands of every transition, comes to the same.
 //!
 //! | module | is |
 //! | --- | --- |
-//! | `case`, `cases` | who takes part, in what kinds of round, and what goes wrong |
+//! | `case`, `cases` | the processes, kinds of round, and faults |
 //! | `clause` | the rules, by name |
 //! | `server`, `decide`, `closing` | the model of the server |
 //! | `world` | callers, network, hosts and time around it |
-//! | `judge` | what must never be |
+//! | `judge` | what must never happen |
 //! | `search` | all states, breadth first |
 //! | `tie` | the machine beside the model |
 
@@ -40,8 +40,8 @@ use clause::Clause;
 use judge::Violation;
 use search::search;
 
-/// All clauses together: nothing is wrong in any state, and the machine does
-/// what the model does on every way between them.
+/// All clauses together: nothing is wrong in any state, and the machine does what the
+/// model does on every path between them.
 fn holds(case: &Case) {
     let graph = match search(case, None, None) {
         Ok(graph) => graph,
@@ -52,7 +52,7 @@ fn holds(case: &Case) {
     let commands = tie::follow(case, &graph);
     let seen = &graph.seen;
     println!("{}: {seen:?}, {commands} commands carried out by the machine", case.name);
-    // What the case is there for did happen.
+    // The faults that the case is for did happen.
     let may = |then| case.numbers.iter().any(|numbers| numbers.deadline == Some(then));
     assert!(seen.closed > 0);
     assert!(seen.failed > 0 || !may(Then::Fail));

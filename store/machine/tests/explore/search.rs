@@ -1,5 +1,4 @@
-//! The search: every state of a case, breadth first, so that what is found
-//! wrong is found on a shortest way.
+//! The search: every state of a case, breadth first, so that an error is found on a shortest path.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,7 +12,7 @@ use crate::world::{Action, Arrivals, Step, World};
 /// More states than any case has: a search that meets them has run away.
 const STATES_MAX: usize = 150_000;
 
-/// What happened on the ways of a search, at least once each.
+/// What happened on the paths of a search, at least once each.
 #[derive(Default, Debug)]
 pub struct Seen {
     pub states: usize,
@@ -28,7 +27,7 @@ pub struct Seen {
     pub succeeded: usize,
 }
 
-/// How something came to be wrong.
+/// The path to a violation.
 pub struct Counterexample {
     pub violation: Violation,
     pub way: Vec<Action>,
@@ -90,8 +89,7 @@ pub fn search(
     Ok(graph)
 }
 
-/// Whether the same arrivals came to something else when they came in another
-/// order.
+/// Whether the same arrivals had another outcome in another order.
 fn differs(outcomes: &mut BTreeMap<Arrivals, Vec<Event>>, step: &Step) -> Option<Violation> {
     let arrivals = step.arrivals.clone()?;
     let events = step.events.iter();
@@ -104,11 +102,11 @@ fn differs(outcomes: &mut BTreeMap<Arrivals, Vec<Event>>, step: &Step) -> Option
 }
 
 impl World {
-    /// Whether somebody waits, and nothing but a fault can ever happen.
+    /// Whether a process waits, and only a fault can still happen.
     fn is_stuck(&self, rules: Rules<'_>, goes_on: bool) -> Option<Violation> {
         let waiting = self.waiting(rules.case);
         let waits = !goes_on && !waiting.is_empty() && !self.waits_for_time(rules);
-        // Whoever has made its calls and stays keeps others waiting.
+        // A process that has made its calls and stays keeps others waiting.
         let stays = rules.case.participants().any(|participant| {
             self.ghost.is_alive(participant) && self.is_done(rules.case, participant)
         });
@@ -124,7 +122,7 @@ impl World {
 }
 
 impl Graph {
-    /// How a state came to be, and what happens then.
+    /// The path to a state, and the action after it.
     pub fn tell(&self, at: usize, then: Option<Action>) -> String {
         let mut way = self.way(at);
         way.extend(then);
@@ -142,7 +140,7 @@ impl Graph {
     }
 }
 
-/// A way, line by line.
+/// A path, line by line.
 pub fn tell(way: &[Action]) -> String {
     way.iter().zip(1..).map(|(action, n)| format!("{n:>4}. {action}\n")).collect()
 }

@@ -1,6 +1,6 @@
-//! The server as the documentation describes it: one command at a time, and
-//! what it comes to. Written from the text, for few processes, with no thought
-//! of speed; each rule is under the name of its clause.
+//! The server as the documentation describes it: one command at a time, and its effects.
+//! Written from the text, for few processes, without regard to speed; each rule is under
+//! the name of its clause.
 
 use crate::case::{
     Among, CALLS, Case, HOSTS, Kind, PARTICIPANTS, PROCESSES, Participant, Participants, Step,
@@ -12,7 +12,7 @@ use crate::decide::{Facts, Verdict};
 /// In the place of a call where a member made none.
 pub const NO_CALL: u8 = u8::MAX;
 
-/// Which round: its name, its scope, and what it is.
+/// A round by name, scope and kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
     pub name: u8,
@@ -27,7 +27,7 @@ pub enum Command {
     Register {
         participant: Participant,
     },
-    /// A call, which is the step of its program that is given.
+    /// A call, given by its step of the program.
     Arrive {
         participant: Participant,
         call: u8,
@@ -65,7 +65,7 @@ pub enum Why {
     Over,
 }
 
-/// What a command came to, beside its answer.
+/// An effect of a command besides its answer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Event {
     Registered {
@@ -90,7 +90,7 @@ pub enum Event {
     },
 }
 
-/// What a caller is told.
+/// The answer to a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// It never arrived, as far as the server knows.
@@ -126,7 +126,7 @@ pub struct Outcome {
     pub succeeded: Option<bool>,
 }
 
-/// What is known of a call.
+/// The server's knowledge of a call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum Known {
     #[default]
@@ -137,7 +137,7 @@ pub enum Known {
     Withdrawn,
 }
 
-/// One life.
+/// The record of one incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Record {
     pub registered: bool,
@@ -160,7 +160,7 @@ pub struct Record {
 /// A round that gathers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Round {
-    /// Which gathering it is, where messages can be late.
+    /// Number of the gathering, where messages can be late.
     pub gathering: u8,
     /// The tick of the first arrival that counts, and 1 more; 0 = none yet.
     pub opened: Tick,
@@ -168,22 +168,22 @@ pub struct Round {
     pub enough: Tick,
     /// The latest time that is known to have come for it.
     pub reached: Tick,
-    /// Who came first; only where that decides.
+    /// The first arrival; only where that decides.
     pub first: Option<Participant>,
     /// The call of each incarnation that has arrived; 0 = it has not.
     pub arrived: [u8; PARTICIPANTS],
     pub well: Participants,
-    /// When each came to a quorum.
+    /// When each arrived at a quorum.
     pub came: [Tick; PARTICIPANTS],
 }
 
-/// An atomic block: its entry, and what became of it.
+/// An atomic block: its entry, and its verdict.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Block {
     pub name: u8,
     pub entry: u8,
     pub participants: Participants,
-    /// Who has failed to leave it.
+    /// Participants that failed to leave it.
     pub failed: Participants,
     /// The generation of the verdict.
     pub verdict: Option<u8>,
@@ -198,12 +198,12 @@ pub struct Server {
     pub generations: u8,
     pub gatherings: u8,
     pub iteration: u8,
-    /// In the order in which they are looked at.
+    /// In the order in which they are evaluated.
     pub rounds: Vec<(Key, Round)>,
     pub outcomes: Vec<Outcome>,
-    /// The members of the latest closing over all, but for who left in order.
+    /// The members of the latest closing over all, except those that left in order.
     pub expected: Participants,
-    /// When one that was in was lost.
+    /// When a member was lost.
     pub fault: Tick,
     /// When one that was in ended.
     pub emptied: Tick,
@@ -216,7 +216,7 @@ pub struct Server {
     pub blocks: Vec<Block>,
 }
 
-/// What the server goes by.
+/// The rules of a case, and the clause left out.
 #[derive(Clone, Copy)]
 pub struct Rules<'c> {
     pub case: &'c Case,
@@ -239,7 +239,7 @@ impl Server {
         act.events
     }
 
-    /// What a caller hears who asks for its call.
+    /// The answer to a caller that asks for its call.
     pub fn answer(
         &self,
         rules: Rules<'_>,
@@ -270,7 +270,7 @@ impl Server {
         }
     }
 
-    /// The latest registered life of a process.
+    /// The latest registered incarnation of a process.
     pub fn current(&self, process: usize) -> Option<Participant> {
         [2 * process + 1, 2 * process].into_iter().find(|l| self.records[*l].registered)
     }
@@ -289,8 +289,7 @@ impl Server {
         })
     }
 
-    /// Who is in: since a closing over all active processes that had it as a
-    /// member.
+    /// Processes that are in: since a closing over all active processes that had them as members.
     pub fn members(&self) -> Participants {
         Participants::of(|participant| {
             self.is_alive(participant) && self.records[participant].since > 0
@@ -318,7 +317,7 @@ impl Server {
         others.any(|(key, round)| key.kind == Kind::Advance && round.arrived[participant] > 0)
     }
 
-    /// What an end means for those who go on.
+    /// The effect of an end on the processes that go on.
     pub fn end(&mut self, participant: Participant, clean: bool) {
         let was_in = self.records[participant].since > 0;
         self.records[participant].ended = true;
@@ -331,8 +330,8 @@ impl Server {
         }
     }
 
-    /// Drops what nobody can ask for any more, and whatever decides nothing in
-    /// the case, so that states that mean the same are the same.
+    /// Drops what no caller can ask for any more and what decides nothing in the case, so
+    /// that equivalent states are equal.
     fn forget(&mut self, case: &Case) {
         let live = self.live();
         self.scopes.retain(|(_, participants)| !(*participants & live).is_empty());
@@ -411,7 +410,7 @@ impl Act<'_> {
         }
     }
 
-    /// Whether an incarnation may say anything.
+    /// Whether the server still accepts calls of an incarnation.
     fn hears(&self, participant: Participant) -> bool {
         let record = &self.server.records[participant];
         let fenced = record.ended && self.rules.has(Clause::EndedIsFenced);
@@ -425,7 +424,7 @@ impl Act<'_> {
             return;
         }
         if self.rules.has(Clause::RegistrationNamesTheOlder) {
-            // The first life replaces nobody, the second one the first.
+            // The first incarnation replaces none, the second one the first.
             let older = (participant % 2 == 1).then(|| participant - 1);
             if known.registered || self.server.current(process_of(participant)) != older {
                 return;
@@ -461,7 +460,7 @@ impl Act<'_> {
             Known::Nothing => true,
             Known::Waits => false,
             Known::Closed(generation) if !rules.has(Clause::KeptUntilAcknowledged) => {
-                // It is told, and the answer may be lost.
+                // It is answered, and the answer may be lost.
                 self.server.records[participant].calls[usize::from(call) - 1] = Known::Nothing;
                 self.release(generation);
                 false
@@ -587,7 +586,7 @@ impl Act<'_> {
         }
     }
 
-    /// Lives end in one command.
+    /// The incarnations end in one command.
     fn end_all(&mut self, participants: &[Participant], left: bool) {
         let were_in = self.server.members();
         for participant in participants {
@@ -649,7 +648,7 @@ impl Act<'_> {
         }
     }
 
-    /// Forgets an outcome that nobody asks for any more.
+    /// Forgets an outcome that no caller asks for any more.
     pub fn release(&mut self, generation: u8) {
         let asks = |record: &Record| record.calls.contains(&Known::Closed(generation));
         let is_verdict = |block: &Block| block.verdict == Some(generation);
@@ -660,7 +659,7 @@ impl Act<'_> {
         }
     }
 
-    /// Looks at the rounds in order until nothing changes.
+    /// Evaluates the rounds in order until none changes.
     fn evaluate(&mut self) {
         loop {
             let keys: Vec<Key> = self.server.rounds.iter().map(|(key, _)| *key).collect();

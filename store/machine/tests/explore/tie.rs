@@ -1,8 +1,8 @@
-//! The machine beside the model: it carries out every command of every state
-//! of a case, and must come to what the model comes to.
+//! The machine beside the model: it carries out every command of every state of a case,
+//! and must have the same results.
 //!
-//! Incarnations and generations are numbers of the machine's own: what they
-//! stand for is learnt when they are first seen, and holds from there on.
+//! Incarnations and generations have the machine's own numbers: their meaning is learnt
+//! when they are first seen, and holds from there on.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const LEASE_TTL_MS: u64 = 60_000;
 /// How far a tick is from the next.
 const TICK_MS: u64 = 100_000;
 
-/// What begins in one tick is over in the next, and not before.
+/// A time that begins in one tick ends in the next, and not before.
 const LAST_CALL_MS: u64 = 60_000;
 
 /// The machine in one state, and what stands for what.
@@ -39,13 +39,13 @@ struct Twin {
     participants: [Option<(LeaseId, Incarnation)>; PARTICIPANTS],
     /// The machine's number of each generation of the model, from 1.
     generations: BTreeMap<u8, Generation>,
-    /// What the leader said when it saw a time of a gathering come.
+    /// The leader's proposals when it saw a time of a gathering come.
     seen: Vec<((Key, u8, Tick), Vec<Command>)>,
     /// Whether the machine refused the latest arrival.
     refused: bool,
 }
 
-/// Follows every transition of a case, and says how many commands that were.
+/// Follows every transition of a case, and answers how many commands that were.
 pub fn follow(case: &Case, graph: &Graph) -> usize {
     let rules = Rules { case, without: None };
     let mut found_from: Vec<Vec<(usize, Action)>> = vec![Vec::new(); graph.worlds.len()];
@@ -69,7 +69,7 @@ pub fn follow(case: &Case, graph: &Graph) -> usize {
                 commands += 1;
                 let after = &step.world;
                 if after.server == world.server {
-                    // All that change nothing are compared at once, below.
+                    // Actions that change nothing are compared at once, below.
                     idle.carry_out(case, world, told);
                 } else {
                     let mut reached = next.reached(&world.server);
@@ -266,7 +266,7 @@ impl Twin {
         self.grant(host);
     }
 
-    /// Says which command should have changed nothing.
+    /// Finds the command that should have changed nothing.
     fn find_the_busy(&self, rules: Rules<'_>, world: &World) {
         for action in world.actions(rules) {
             let step = world.step(rules, action);
@@ -280,7 +280,7 @@ impl Twin {
         }
     }
 
-    /// What the leader has to say of a gathering at a time.
+    /// The leader's proposal for a gathering at a time.
     fn due(&self, generation: Generation, at: Tick) -> Option<Command> {
         let due = self.machine.due(self.ticks[usize::from(at)], usize::MAX);
         due.into_iter().find(|command| match command {
@@ -323,7 +323,7 @@ impl Twin {
         }
     }
 
-    /// Which round of the model it is.
+    /// The model's round of this info.
     fn key(&self, info: &RoundInfo) -> Option<Key> {
         let name = NAMED.iter().position(|name| Blob::from(*name) == info.round)?;
         let scope = match info.terms.among {
@@ -378,7 +378,7 @@ impl Twin {
     }
 }
 
-/// What the model and the machine say of one thing, if not the same.
+/// The difference between model and machine, if any.
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, model: T, machine: T) -> Result<(), String> {
     match model == machine {
         true => Ok(()),
@@ -400,7 +400,7 @@ impl Twin {
         same("the iteration", u64::from(server.iteration), info.iteration)
     }
 
-    /// Lives as members, in order of their processes.
+    /// Incarnations as members, in order of their processes.
     fn members(&self, is_in: impl Fn(Participant) -> bool) -> Vec<(ProcessId, Incarnation)> {
         let participants = (0..PARTICIPANTS)
             .filter(|participant| is_in(*participant))
@@ -441,7 +441,7 @@ impl Twin {
             let policy = is_over_all.then(|| facts.policy(round));
             (Some(*key), arrived, missing, waits, policy.map(policy_of))
         });
-        // A round may be there for those who failed to leave a block.
+        // A round may be there for processes that failed to leave a block.
         let gathering = self.rounds().into_iter().filter(|info| !info.arrived.is_empty());
         let machine = gathering.map(|info| {
             let waits = match info.waits_for {
@@ -461,8 +461,8 @@ impl Twin {
         same("the rounds", model.collect::<Vec<_>>(), machine.collect())
     }
 
-    /// What every caller would hear, and gives back what the feeds tell of
-    /// closed rounds.
+    /// Compares the answers that every caller would get, and returns the closed rounds in
+    /// the feeds.
     fn compare_decisions(&mut self, server: &Server) -> Result<Vec<Closed>, String> {
         let mut decisions = BTreeMap::new();
         let mut closed: Vec<Closed> = Vec::new();
@@ -489,8 +489,7 @@ impl Twin {
                         if kept(ours)
                             .is_some_and(|kept| u64::from(kept.members[participant]) != call) =>
                     {
-                        // It came late to the exit of a block, and hears of it
-                        // in a closing of its own.
+                        // It came late to the exit of a block, and gets a closing of its own.
                         let succeeded = kept(ours).and_then(|outcome| outcome.succeeded);
                         let told = closed.iter().find(|told| told.generation == *generation);
                         told.is_some_and(|told| verdict(told) == succeeded)
@@ -535,7 +534,7 @@ impl Twin {
         for (ours, theirs) in &self.generations {
             let kept = server.outcomes.iter().find(|kept| kept.generation == *ours);
             let told = closed.iter().find(|closed| closed.generation == *theirs);
-            // The verdict on a block is kept for those who come late.
+            // The verdict on a block is kept for late exits.
             if kept.is_none_or(|kept| kept.key.kind != Kind::Exit) {
                 same("whether an outcome is told", kept.is_some(), told.is_some())?;
                 let read =

@@ -1,12 +1,11 @@
 //! The world around the server: callers that repeat themselves and give up, a
 //! network that loses, delays and doubles, hosts that die, and time.
 //!
-//! A message that was sent may arrive at any time, any number of times, or
-//! never: so the network is what was ever sent, and that follows from what the
-//! callers did. A process that is killed just does nothing any more; that its
-//! agent says so, rightly or not, is a message as well. An answer that comes
-//! late is one whose receiver does nothing for a while. So a case about rules
-//! alone needs no network: its calls arrive as they are made.
+//! A message that was sent may arrive at any time, any number of times, or never: so the
+//! network is the set of all messages sent, and that follows from the actions of the
+//! callers. A killed process takes no further action; its agent's report of that, right or
+//! wrong, is a message as well. A late answer is one whose receiver does nothing for a
+//! while. So a case about rules alone needs no network: its calls arrive as they are made.
 
 use std::fmt;
 
@@ -68,7 +67,7 @@ pub struct World {
 pub enum Action {
     Calls(Participant),
     GivesUp(Participant),
-    /// Asks, and is answered.
+    /// Asks, and gets an answer.
     Hears(Participant),
     /// The leader sees a time of a round come.
     Reaches(Key),
@@ -85,14 +84,14 @@ pub struct Arrivals {
     times: Vec<(Key, Tick, Tick, Tick)>,
 }
 
-/// What follows from an action.
+/// The result of an action.
 pub struct Step {
     pub world: World,
     pub events: Vec<Event>,
     pub violation: Option<Violation>,
-    /// What the server was told, if anything.
+    /// The command that the server got, if any.
     pub command: Option<Command>,
-    /// What the events may depend on.
+    /// The inputs that the events may depend on.
     pub arrivals: Option<Arrivals>,
 }
 
@@ -110,8 +109,8 @@ impl World {
         Step { world: self, events: Vec::new(), violation: None, command: None, arrivals: None }
     }
 
-    /// Everything that can happen next. What would change nothing may be among
-    /// it: late copies do, if a clause is missing.
+    /// All actions that can happen next. Some may change nothing: late copies do, if a
+    /// clause is missing.
     pub fn actions(&self, rules: Rules<'_>) -> Vec<Action> {
         let case = rules.case;
         let mut actions = Vec::new();
@@ -141,7 +140,7 @@ impl World {
         actions
     }
 
-    /// What one incarnation may do where calls arrive as they are made.
+    /// Possible actions of one incarnation where calls arrive as they are made.
     fn moves(&self, case: &Case, participant: Participant, actions: &mut Vec<Action>) {
         let Self { ghost, callers, .. } = self;
         let caller = &callers[participant];
@@ -179,7 +178,7 @@ impl World {
         usize::from(caller.at) >= calls || usize::from(caller.call) >= CALLS
     }
 
-    /// What one incarnation may do, and which of its messages may come, where there
+    /// Possible actions of one incarnation, and its messages that may arrive, where there
     /// is a network.
     fn messages(&self, case: &Case, participant: Participant, actions: &mut Vec<Action>) {
         let mut deliver = |command| actions.push(Action::Delivers(command));
@@ -190,7 +189,7 @@ impl World {
             deliver(Command::Register { participant });
         }
         let caller = &self.callers[participant];
-        // Copies of calls that are older still are no different.
+        // Copies of still older calls behave the same.
         for call in caller.call.saturating_sub(1).max(1)..=caller.call {
             deliver(Command::Arrive { participant, call, step: call - 1, scope: 0 });
             // An older one may have been given up, too.
@@ -234,7 +233,7 @@ impl World {
         due.map(|(key, round)| (*key, round.gathering, now)).collect()
     }
 
-    /// Whether anything comes of it when enough time passes.
+    /// Whether passing time can change anything.
     pub fn waits_for_time(&self, rules: Rules<'_>) -> bool {
         let mut later = self.server.clone();
         later.now += rules.case.deadline_ticks + 1;
@@ -246,7 +245,7 @@ impl World {
         })
     }
 
-    /// Who is alive and waits.
+    /// Processes that are alive and wait.
     pub fn waiting(&self, case: &Case) -> Vec<Participant> {
         let waits = |participant: &Participant| {
             self.ghost.is_alive(*participant) && self.callers[*participant].doing != Doing::Idle
@@ -337,7 +336,7 @@ impl World {
         caller.doing = Doing::Idle;
         caller.scope = 0;
         caller.called = 0;
-        // Nobody leaves a block, or votes with an iteration, that it is not in.
+        // No process leaves a block, or votes with an iteration, that it is not in.
         let calls = case.calls[process_of(participant)];
         while let Some(step) = calls.get(usize::from(caller.at))
             && step.among != Among::All
@@ -349,8 +348,8 @@ impl World {
         self.ghost.returns(participant);
     }
 
-    /// Who has ended does nothing any more, but a message of it may still
-    /// come, and it may ask if there is anything for it.
+    /// An ended process takes no action, but a message of it may still arrive, and it may
+    /// ask whether there is anything for it.
     fn forget_the_ended(&mut self, case: &Case) {
         for (participant, caller) in self.callers.iter_mut().enumerate() {
             let record = &self.server.records[participant];

@@ -1,4 +1,4 @@
-//! What the model of the server does: one command, and all that follows from it.
+//! The model of the server's actions: one command, and all that follows from it.
 
 use crate::case::{PROCESSES, Participant, Participants, Rule, Tick};
 use crate::clause::Clause;
@@ -77,7 +77,7 @@ impl Act<'_, '_> {
         }
     }
 
-    /// Whoever comes again ends the incarnation before.
+    /// A new registration ends the process's older incarnation.
     fn register(&mut self, participant: Participant) {
         let older = participant - participant % 2;
         if older < participant && self.server.alive().has(older) {
@@ -109,7 +109,7 @@ impl Act<'_, '_> {
         }
     }
 
-    /// Who is among a generation arrives at a round that is built on it.
+    /// A member of a generation arrives at a round that is built on it.
     fn come_to_held(&mut self, participant: Participant, generation: u8) -> bool {
         let is_over = self.server.is_over(generation);
         let refused = is_over && self.has(Clause::RevocationEndsWhatIsBuilt)
@@ -120,7 +120,7 @@ impl Act<'_, '_> {
         !refused
     }
 
-    /// An arrival has gone: whoever held before holds again.
+    /// An arrival has gone: a process that held before holds again.
     fn left(&mut self, participant: Participant) {
         let restores = self.has(Clause::WithdrawalRestoresTheHold);
         let now = self.server.now;
@@ -295,7 +295,7 @@ impl Act<'_, '_> {
         (self.server.ready, self.server.parting) = Default::default();
     }
 
-    /// Whether anything has come of it that may lead to more.
+    /// Whether it changed anything that may lead to more.
     fn evaluate_round(&mut self) -> bool {
         let arrived = self.server.arrived();
         if arrived.is_empty() {
@@ -345,7 +345,7 @@ impl Act<'_, '_> {
         false
     }
 
-    /// All calls are void. `early`: holders have not been told to stop before.
+    /// All calls are void. `early`: holders have not been asked to stop before.
     fn fail(&mut self, arrived: Participants, early: bool) {
         let now = self.server.now;
         self.events.push(Event::Failed { early });
@@ -359,7 +359,7 @@ impl Act<'_, '_> {
         }
     }
 
-    /// Those who go first.
+    /// Participants that go first.
     fn in_turn(&self, arrived: Participants) -> Participants {
         let mut turn: Vec<Participant> = arrived.iter().collect();
         if matches!(self.rules.case.rule, Rule::Quorum { .. }) && self.has(Clause::PassedOverFirst)
@@ -395,7 +395,7 @@ impl Act<'_, '_> {
         });
         let (generation, again) = (held.generation, goes_on.is_some());
         if !again {
-            // What is built on the one before is over.
+            // Rounds built on the one before are over.
             self.end_built();
         }
         self.server.held = Some(held);

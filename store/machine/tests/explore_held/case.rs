@@ -1,5 +1,5 @@
-//! The cases that are searched: who takes part in what kind of round, and what
-//! may go wrong. Each is small enough for all of its states.
+//! The cases that are searched: the processes, the kind of round, and the faults. Each is
+//! small enough for all of its states.
 
 use std::ops::{BitAnd, BitOr, Sub};
 
@@ -9,18 +9,17 @@ pub const PROCESSES: usize = 3;
 /// Incarnations of all processes: a process has two at most.
 pub const PARTICIPANTS: usize = 2 * PROCESSES;
 
-/// Life 2 p is the first of process p, life 2 p + 1 its second.
+/// Incarnation 2 p is the first of process p, incarnation 2 p + 1 its second.
 pub type Participant = usize;
 
 pub fn process_of(participant: Participant) -> usize {
     participant / 2
 }
 
-/// Log time: what begins in one tick is over in the next, if it is a deadline
-/// or a limit of a generation.
+/// Log time: a deadline or a limit of a generation that begins in one tick ends in the next.
 pub type Tick = u8;
 
-/// How long a program goes on without its store, in ticks.
+/// How long a program runs without its store, in ticks.
 pub const STORE_LOST: Tick = 2;
 
 /// How much later it counts as stopped.
@@ -120,7 +119,7 @@ pub struct Case {
     /// Whether the round is among the set of all processes, and not among those
     /// that are active.
     pub set: bool,
-    /// No program arrives when so many generations have been formed.
+    /// No program arrives after this many generations have been formed.
     pub generations: u8,
     /// Whether a generation must say that it is ready, in a round among it.
     pub forms: bool,
@@ -129,8 +128,7 @@ pub struct Case {
     /// Processes that never come to the next generation while they hold one
     /// that was not revoked.
     pub busy: &'static [usize],
-    /// Processes whose programs do nothing any more once they have been told of
-    /// a generation.
+    /// Processes whose programs do nothing any more once they were notified of a generation.
     pub hung: &'static [usize],
     /// Processes that join, and never arrive.
     pub away: &'static [usize],
@@ -138,7 +136,7 @@ pub struct Case {
     pub deadline: bool,
     /// How far time goes; none = it stands still.
     pub ticks: Tick,
-    /// Whether exits may be missed by who should have seen them.
+    /// Whether agents may miss exits that they should have seen.
     pub unseen: bool,
     /// Whether a host that was cut off comes back.
     pub heals: bool,
@@ -189,7 +187,7 @@ pub const VERDICT: Case = Case {
     ..PLAIN
 };
 
-/// A generation is built by its members, who may fail meanwhile.
+/// A generation is built by its members, which may fail during that.
 pub const FORM: Case = Case {
     name: "form",
     participants: [2, 2, 0],
@@ -220,7 +218,7 @@ pub const WITHDRAW: Case = Case {
     ..PLAIN
 };
 
-/// A set, one of which never holds what the others do not.
+/// A set with one process that never holds what the others hold.
 pub const SET: Case = Case {
     name: "set",
     set: true,
@@ -242,7 +240,7 @@ pub const CLOSE: Case = Case {
     ..PLAIN
 };
 
-/// A generation that leaves out some who live.
+/// A generation that leaves out some live processes.
 pub const QUORUM: Case = Case {
     name: "quorum",
     rule: Rule::Quorum { min: 1, max: 2 },
@@ -285,7 +283,7 @@ pub const DEADLINE: Case = Case {
     ..PLAIN
 };
 
-/// One that never comes.
+/// A case with a process that never comes.
 pub const AWAY: Case = Case {
     name: "away",
     participants: [1, 1, 1],
@@ -298,7 +296,7 @@ pub const AWAY: Case = Case {
     ..PLAIN
 };
 
-/// A program that does not stop when it is told to.
+/// A program that does not stop when it is asked to.
 pub const HUNG: Case = Case {
     name: "hung",
     participants: [2, 1, 0],

@@ -1,37 +1,36 @@
-//! The clauses of what is held, each of which can be taken out.
+//! The clauses of held rounds, each of which can be taken out.
 
 /// A rule of held rounds, or of the programs that hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clause {
-    /// The next generation does not close while somebody holds the one before.
+    /// The next generation does not close while a process holds the one before.
     DrainRule,
     /// A program stops by itself when its own deadline comes.
     SelfFencing,
     /// That deadline belongs to one lease: another lease does not move it.
     DeadlineOfOneLease,
-    /// After a call that came to nothing a program goes on with what it kept
-    /// only if it still holds it.
+    /// After a failed call a program goes on with what it kept only if it still holds it.
     ResumesOnlyWhatItHolds,
 
     /// The end of a member revokes in its very entry.
     DeathRevokes,
-    /// Who ended without anybody having seen the exit holds on.
+    /// A process whose exit was not seen holds on after its end.
     UnseenExitHolds,
-    /// Who has ended may still be released.
+    /// A process that has ended may still be released.
     EndedMayBeReleased,
-    /// Who has ended hears of no outcome.
+    /// A process that has ended gets no outcome.
     EndedIsFenced,
 
     /// An arrival releases only when its round closes.
     ArrivalReleasesAtTheClosing,
-    /// An arrival that does not name what it holds has stopped it, which is
-    /// revoked at once for the others.
+    /// An arrival that does not name the held generation has stopped it, which is revoked
+    /// at once for the others.
     ArrivalOfWhoStoppedRevokes,
     /// A withdrawal restores the hold.
     WithdrawalRestoresTheHold,
     /// A generation goes on only if all name it.
     AgainIfAllNameIt,
-    /// A generation goes on only if nobody comes who is no member.
+    /// A generation goes on only if none but its members arrive.
     AgainWithoutNewcomers,
     /// A generation goes on only if it was not revoked.
     AgainUnlessRevoked,
@@ -40,7 +39,7 @@ pub enum Clause {
 
     /// A release before a revocation revokes for the others.
     ReleaseRevokes,
-    /// Unless all have come to the close.
+    /// Unless all have arrived at the close.
     CloseSparesTheRevocation,
     /// A revocation ends the rounds that are built on the generation, and none
     /// closes or opens afterwards.
@@ -51,11 +50,11 @@ pub enum Clause {
     MembershipRevokesAtLast,
     /// The first deadline revokes what is held.
     FirstDeadlineRevokes,
-    /// It fails nobody: only the second one does.
+    /// The first deadline fails no call.
     FirstDeadlineFailsNobody,
-    /// The second one does.
+    /// The second deadline fails the calls.
     SecondDeadlineFails,
-    /// Who has not stopped in time after a revocation is declared dead.
+    /// A process that has not stopped in time after a revocation is declared dead.
     StopHasALimit,
     /// A generation that is not ready in time is revoked.
     FormationHasALimit,
@@ -68,6 +67,6 @@ pub enum Clause {
     FreeByTheGrantedLimit,
     /// The next run waits for what was held in the one before.
     RunEndCarriesWhatIsHeld,
-    /// Of those who wait, who was passed over longest goes first.
+    /// Of the waiting processes, the one passed over longest goes first.
     PassedOverFirst,
 }

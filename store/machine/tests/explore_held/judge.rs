@@ -1,4 +1,4 @@
-//! What must never be, seen from what programs run, and what they were told.
+//! What must never happen, judged by what programs run, and by the answers they got.
 
 use crate::case::{Case, PARTICIPANTS, PROCESSES, Participant, Participants};
 use crate::server::{Event, Server};
@@ -7,41 +7,41 @@ use crate::server::{Event, Server};
 pub enum Violation {
     /// Two programs use different generations at the same time.
     TwoGenerations,
-    /// A program uses what nobody counts it for any more.
+    /// A program uses a generation that no longer counts it as a holder.
     RunsWhatItDoesNotHold,
-    /// Two members of a generation were told different members.
+    /// Two members of a generation got different member lists.
     MembersDiffer,
     /// A generation's number was used again.
     GenerationReused,
-    /// A generation goes on, or is ready, that was revoked.
+    /// A revoked generation goes on, or is ready.
     RevokedGoesOn,
-    /// Somebody is told to go on with what it does not have.
+    /// A program is told to go on with a generation that it does not have.
     AgainWithoutIt,
     /// A member has ended, and the others are to go on.
     DeadMemberGoesOn,
-    /// Who has ended was told of an outcome.
+    /// A process that has ended got an outcome.
     ToldAfterItsEnd,
-    /// Those who had all they need had to build it anew.
+    /// A complete set of holders had to build it anew.
     RebuiltInVain,
-    /// A generation was revoked that could have gone on, or parted.
+    /// A generation that could have gone on, or parted, was revoked.
     RevokedInVain,
-    /// Calls failed before holders were told to stop.
+    /// Calls failed before holders were asked to stop.
     FailsTooEarly,
     /// Calls wait though their patience has ended twice.
     WaitsPastItsDeadline,
     /// Others go first again and again.
     PassedOver,
-    /// Whatever happens, nothing will be well again.
+    /// No path leads back to a state where all is well.
     Stuck,
 }
 
-/// What was seen.
+/// The judge's observations.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Ghost {
     /// The latest generation, and its members.
     generation: u8,
     members: Participants,
-    /// How often others went before who waits.
+    /// How often each waiting process was passed over.
     passed: [u8; PARTICIPANTS],
 }
 
@@ -97,7 +97,7 @@ impl Ghost {
         }
     }
 
-    /// Who is told of a generation is told who is in it.
+    /// A member of a generation hears who its members are.
     pub fn hears(
         &self,
         participant: Participant,

@@ -1,25 +1,24 @@
 //! Held rounds, searched: a small model of them, every state of it, and the
 //! machine beside it.
 //!
-//! The model is written from the documentation: programs that use a generation
-//! and hear late that it is over, that stop, withdraw, die, are declared dead and
-//! run on; hosts that are cut off; deadlines; and a server made of clauses. In
-//! every state that can be reached, a judge who sees what programs run and what
-//! they were told says whether anything is wrong.
+//! The model is written from the documentation: programs that use a generation and hear late
+//! that it is over, that stop, withdraw, die, are declared dead and run on; hosts that are
+//! cut off; deadlines; and a server made of clauses. In every reachable state, a judge that
+//! sees what programs run and which answers they got says whether anything is wrong.
 //!
 //! * With all clauses nothing is wrong, and from everywhere all can be well
 //!   again.
-//! * Without any single one of them something is, and the shortest way to it is
-//!   printed (`-- --nocapture`).
+//! * Without any single one of them something is, and the shortest path to it is printed
+//!   (`-- --nocapture`).
 //! * The machine, given the commands of every transition, comes to the same.
 //!
 //! | module | is |
 //! | --- | --- |
-//! | `case` | who takes part, in what kind of round, and what goes wrong |
+//! | `case` | the processes, kind of round, and faults |
 //! | `clause` | the rules, by name |
 //! | `server`, `act` | the model of the server: what it knows, and what it does |
 //! | `world` | programs, agents, hosts and time around it |
-//! | `judge` | what must never be |
+//! | `judge` | what must never happen |
 //! | `search` | all states, breadth first |
 //! | `tie` | the machine beside the model |
 
@@ -39,8 +38,8 @@ use clause::Clause;
 use judge::Violation;
 use search::search;
 
-/// All clauses together: nothing is wrong in any state, and the machine does
-/// what the model does on every way between them.
+/// All clauses together: nothing is wrong in any state, and the machine does what the
+/// model does on every path between them.
 fn holds(case: &Case) {
     let graph = match search(case, &[], None) {
         Ok(graph) => graph,
@@ -51,7 +50,7 @@ fn holds(case: &Case) {
     let commands = tie::follow(case, &graph);
     let seen = &graph.seen;
     println!("{}: {seen:?}, {commands} commands carried out by the machine", case.name);
-    // What the case is there for did happen.
+    // The faults that the case is for did happen.
     let faults = case.faults;
     assert!(seen.formed > 0 && seen.again > 0 && seen.revoked > 0 && commands > 0);
     assert!(seen.left_out > 0 || matches!(case.rule, Rule::All));
@@ -61,7 +60,7 @@ fn holds(case: &Case) {
     assert!(seen.verdicts > 0 || case.hung.is_empty());
 }
 
-/// One clause less, or two of which each does for the other: this goes wrong.
+/// Without one clause, or without two that stand in for each other, this goes wrong.
 fn is_needed(without: &'static [Clause], case: &Case, wrong: Violation) {
     let Err(found) = search(case, without, Some(wrong)) else {
         panic!("{}: {wrong:?} does not happen without {without:?}", case.name);
@@ -88,7 +87,7 @@ macro_rules! without {
     };
 }
 
-/// A withdrawal restores the hold in a round that waits for all: whoever goes on
+/// A withdrawal restores the hold in a round that waits for all: a program that goes on
 /// blindly with what it kept does no harm there, other than in a quorum.
 #[test]
 fn who_withdraws_from_all_goes_on() {

@@ -1,5 +1,4 @@
-//! The search: every state of a case, breadth first, so that what is found
-//! wrong is found on a shortest way.
+//! The search: every state of a case, breadth first, so that an error is found on a shortest path.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,7 +16,7 @@ const STATES_MAX: usize = 150_000;
 const TICKS_LEFT: Tick = 3;
 const GENERATIONS_LEFT: u8 = 2;
 
-/// What happened on the ways of a search, at least once each.
+/// What happened on the paths of a search, at least once each.
 #[derive(Default, Debug)]
 pub struct Seen {
     pub states: usize,
@@ -32,7 +31,7 @@ pub struct Seen {
     pub verdicts: usize,
 }
 
-/// How something came to be wrong.
+/// The path to a violation.
 pub struct Counterexample {
     pub violation: Violation,
     pub way: Vec<Action>,
@@ -43,7 +42,7 @@ pub struct Graph {
     pub worlds: Vec<Rc<World>>,
     /// For each state but the first: the one before, and what happened there.
     pub before: Vec<Option<(usize, Action)>>,
-    /// From which states each is reached by what is no fault.
+    /// For each state, the states that reach it without a fault.
     reached_from: Vec<Vec<usize>>,
     pub seen: Seen,
 }
@@ -101,8 +100,7 @@ pub fn search(
 }
 
 impl Graph {
-    /// The first state from which nothing leads to where all is well, though
-    /// nothing goes wrong any more.
+    /// The first state from which no path without faults leads to a state where all is well.
     fn stuck(&self, case: &Case) -> Option<usize> {
         let well = |at: &usize| self.worlds[*at].is_well(case);
         let mut todo: Vec<usize> = (0..self.worlds.len()).filter(well).collect();
@@ -115,18 +113,18 @@ impl Graph {
                 }
             }
         }
-        // Where the case ends, nothing can become well.
+        // Where the case ends, a state cannot become well.
         let has_room = |at: &usize| {
             let server = &self.worlds[*at].server;
             let has_time = case.ticks == 0 || server.now + TICKS_LEFT <= case.ticks;
             server.generations + GENERATIONS_LEFT <= case.generations && has_time
         };
-        // Whoever never comes keeps the others waiting.
+        // A process that never comes keeps the others waiting.
         let is_lively = case.away.is_empty();
         (0..self.worlds.len()).find(|at| is_lively && !is_fine[*at] && has_room(at))
     }
 
-    /// How a state came to be, and what happens then.
+    /// The path to a state, and the action after it.
     pub fn tell(&self, at: usize, then: Option<Action>) -> String {
         let mut way = self.way(at);
         way.extend(then);
@@ -144,7 +142,7 @@ impl Graph {
     }
 }
 
-/// A way, line by line.
+/// A path, line by line.
 pub fn tell(way: &[Action]) -> String {
     way.iter().zip(1..).map(|(action, n)| format!("{n:>4}. {action}\n")).collect()
 }

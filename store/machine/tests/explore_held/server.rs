@@ -24,11 +24,11 @@ impl Rules<'_> {
 pub struct Held {
     pub generation: u8,
     pub members: Participants,
-    /// Those who have not released it.
+    /// Members that have not released it.
     pub holding: Participants,
-    /// Those of them that have ended, and nobody saw the exit.
+    /// Those of them that have ended without an observed exit.
     pub unseen: Participants,
-    /// When they count as stopped; 0 = when somebody says so.
+    /// When they count as stopped; 0 = only when reported.
     pub free_at: [Tick; PARTICIPANTS],
     pub revoked: bool,
     pub revoked_at: Tick,
@@ -44,7 +44,7 @@ pub enum Why {
     Revoked,
 }
 
-/// What the latest call of an incarnation came to.
+/// The state of an incarnation's latest call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum Call {
     #[default]
@@ -64,7 +64,7 @@ pub enum Call {
 /// One that waits for the next generation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Arrived {
-    /// What it says it holds, intact.
+    /// The generation that it reports as held, intact.
     pub names: u8,
     /// The earliest generation that closed without it.
     pub passed_over: u8,
@@ -81,15 +81,15 @@ pub struct Server {
     pub held: Option<Held>,
     pub waiting: [Option<Arrived>; PARTICIPANTS],
     pub since: Tick,
-    /// The latest time that was seen to come for those who wait.
+    /// The latest time that was seen to come for the waiting processes.
     pub reached: Tick,
-    /// Who says that it is ready, and who that it is about to part.
+    /// Members that are ready, and members that are about to part.
     pub ready: Participants,
     pub parting: Participants,
     pub calls: [Call; PARTICIPANTS],
     /// The latest renewal of each host's lease.
     pub renewed: [Tick; PROCESSES],
-    /// Whose lease has ended, and who has another one since.
+    /// Processes whose lease has ended, and those that have another one since.
     pub expired: [bool; PROCESSES],
     pub healed: [bool; PROCESSES],
 }
@@ -143,13 +143,13 @@ pub enum Command {
     TimePasses {
         cut: [bool; PROCESSES],
     },
-    /// What is due for the generation that is held.
+    /// Proposals due for the held generation.
     DueOfHeld,
-    /// What is due for those who wait.
+    /// Proposals due for the waiting processes.
     DueOfRound,
 }
 
-/// What a judge sees of a command.
+/// The judge's view of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     Formed {
@@ -199,7 +199,7 @@ impl Server {
         events
     }
 
-    /// Times that nothing depends on.
+    /// Drops times that no longer matter.
     fn forget_times(&mut self, rules: Rules<'_>) {
         if !rules.case.deadline {
             self.since = 0;
@@ -213,7 +213,7 @@ impl Server {
         }
     }
 
-    /// Those whose time is over, though nobody saw them stop.
+    /// Holders whose time is over, though their stop was not seen.
     pub fn free(&self) -> Participants {
         let free_at = self.held.map(|held| held.free_at).unwrap_or_default();
         let holding = self.held.map(|held| held.holding).unwrap_or_default();
@@ -224,7 +224,7 @@ impl Server {
         })
     }
 
-    /// When those who wait lose their patience.
+    /// When the deadline of the waiting processes comes.
     pub fn deadline(&self, rules: Rules<'_>) -> Option<Tick> {
         if !rules.case.deadline || self.arrived().is_empty() {
             return None;
@@ -233,8 +233,7 @@ impl Server {
         Some(self.since.max(revoked_at) + 1)
     }
 
-    /// When nobody keeps those who wait from closing any more, if nothing else
-    /// does but time.
+    /// When no holder blocks the closing any more, if only time can release them.
     fn frees_at(&self, rules: Rules<'_>) -> Option<Tick> {
         let (held, arrived) = (self.held?, self.arrived());
         let blocks = held.holding - arrived - self.free();
@@ -247,7 +246,7 @@ impl Server {
             .filter(|_| is_last && is_known)
     }
 
-    /// Whether enough are there, whoever holds what.
+    /// Whether enough have arrived, regardless of holders.
     pub fn is_gathered(&self, case: &Case, arrived: Participants) -> bool {
         match case.rule {
             Rule::Quorum { min, .. } => arrived.len() >= min,
@@ -261,13 +260,13 @@ impl Server {
         }
     }
 
-    /// Whether a time has come that those who wait look at.
+    /// Whether a time has come that matters to the waiting processes.
     pub fn is_round_due(&self, rules: Rules<'_>) -> bool {
         let is_due = |at: Tick| at > self.reached && at <= self.now;
         self.deadline(rules).is_some_and(is_due) || self.frees_at(rules).is_some_and(is_due)
     }
 
-    /// Whether anything comes of it when time passes.
+    /// Whether passing time can change anything.
     pub fn waits_for_time(&self, rules: Rules<'_>) -> bool {
         let Some(held) = self.held else { return self.deadline(rules).is_some() };
         let frees = held.free_at.into_iter().any(|at| at > self.reached);
@@ -275,12 +274,12 @@ impl Server {
         frees || stops || self.deadline(rules).is_some()
     }
 
-    /// Whether calls wait whose patience has ended for the second time.
+    /// Whether calls wait after their second deadline.
     pub fn waits_past_its_deadline(&self, rules: Rules<'_>) -> bool {
         self.deadline(rules).is_some_and(|at| at <= self.reached)
     }
 
-    /// Who has been told to stop, and has not.
+    /// Holders that were asked to stop, and have not.
     pub fn not_stopped(&self) -> Participants {
         let Some(held) = self.held else { return Participants::default() };
         held.holding - held.unseen - self.arrived()
@@ -305,7 +304,7 @@ impl Server {
         }
     }
 
-    /// When processes count as stopped whose host is not heard of any more.
+    /// When processes of a silent host count as stopped.
     pub fn free_at(&self, rules: Rules<'_>, process: usize) -> Tick {
         if !rules.has(Clause::LostHoldersAreFree) {
             return 0;

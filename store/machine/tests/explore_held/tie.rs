@@ -1,8 +1,8 @@
-//! The machine beside the model: it carries out the commands of every transition
-//! of a case, and must come to what the model comes to.
+//! The machine beside the model: it carries out the commands of every transition of a
+//! case, and must have the same results.
 //!
-//! Incarnations and generations are numbers of the machine's own: what they
-//! stand for is learnt when they are first seen, and holds from there on.
+//! Incarnations and generations have the machine's own numbers: their meaning is learnt
+//! when they are first seen, and holds from there on.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -20,14 +20,14 @@ use crate::world::{Action, World};
 /// How far a tick is from the next.
 const TICK_MS: u64 = 10_000;
 
-/// What begins in one tick is over in the next, and not before.
+/// A time that begins in one tick ends in the next, and not before.
 const LIMIT_MS: u64 = 6_000;
 
-/// How long a process goes on without its store: with what is added for clocks
-/// that drift, more than two ticks, and less than three.
+/// How long a process runs without its store: with the allowance for clock drift, more
+/// than two ticks, and less than three.
 const STORE_LOST_MS: u64 = 24_000;
 
-/// What it is for leases that are granted later.
+/// The limit for leases that are granted later.
 const STORE_LOST_LATER_MS: u64 = 9_000;
 
 const GROUP: &str = "group";
@@ -48,7 +48,7 @@ struct Twin {
     generations: BTreeMap<u8, Generation>,
 }
 
-/// Follows every transition of a case, and says how many commands that were.
+/// Follows every transition of a case, and answers how many commands that were.
 pub fn follow(case: &Case, graph: &Graph) -> usize {
     let rules = Rules { case, without: &[] };
     let mut found_from: Vec<Vec<(usize, Action)>> = vec![Vec::new(); graph.worlds.len()];
@@ -236,7 +236,7 @@ impl Twin {
         assert_eq!(self.apply(Command::Round(release)), Outcome::Round(RoundOutcome::Done));
     }
 
-    /// The leader proposes what is due: for what is held, or for who waits.
+    /// The leader proposes what is due: for the held generation, or for the waiting processes.
     fn due(&mut self, of_held: bool) {
         for _ in 0..10 {
             let held: Vec<Generation> = self.held().iter().map(|info| info.generation).collect();
@@ -269,7 +269,7 @@ impl Twin {
         self.compare_due(case, world)
     }
 
-    /// Who is who in the machine.
+    /// The machine's ids of these participants.
     fn named(&self, participants: Participants) -> Vec<(ProcessId, Incarnation)> {
         let named = participants.iter().map(|participant| self.participant(participant));
         named.map(|(_, process, incarnation)| (process, incarnation)).collect()
@@ -312,7 +312,7 @@ impl Twin {
         same("how many wait", server.arrived().len(), info.waiting as usize)
     }
 
-    /// Who waits, and where.
+    /// Compares the waiting processes and their rounds.
     fn compare_rounds(&self, server: &Server) -> Result<(), String> {
         let told = match self.machine.read(&Read::rounds(Scope::default())).outcome {
             ReadOutcome::Rounds(rounds) => rounds,
@@ -328,7 +328,7 @@ impl Twin {
         Ok(())
     }
 
-    /// What every caller would hear.
+    /// Compares the answers that every caller would get.
     fn compare_decisions(&mut self, server: &Server) -> Result<(), String> {
         let mut decisions = BTreeMap::new();
         let mut closed: BTreeMap<Generation, Closed> = BTreeMap::new();
@@ -348,7 +348,7 @@ impl Twin {
             let (_, process, incarnation) = self.participant(participant);
             let told = decisions.get(&(process, incarnation, self.calls[participant]));
             let agrees = match (server.calls[participant], told) {
-                // It has heard of it.
+                // It has got it already.
                 (Call::Nothing, _) => true,
                 (Call::Waits, None) => true,
                 (Call::Withdrawn, Some(Decided::Withdrawn)) => true,
@@ -387,7 +387,7 @@ impl Twin {
         Ok(())
     }
 
-    /// What a generation is, or may be, in the machine.
+    /// Learns which generation of the machine this one is, or may be.
     fn learn(&mut self, ours: u8, theirs: Generation) -> Option<Generation> {
         let is_new = self.generations.values().all(|known| *known < theirs);
         if is_new {
@@ -396,7 +396,7 @@ impl Twin {
         self.generations.get(&ours).copied()
     }
 
-    /// The leader has something to say when the model has.
+    /// The leader proposes something exactly when the model does.
     fn compare_due(&self, case: &Case, world: &World) -> Result<(), String> {
         let rules = Rules { case, without: &[] };
         let due = self.machine.due(self.time, usize::MAX).into_iter();

@@ -2,9 +2,9 @@
 //! wait for the next one; agents that see exits or do not, and hear late; hosts
 //! that are cut off; and time.
 //!
-//! What a program does reaches the server at once; what the server decides
-//! reaches a program at any later time. So a program that goes on with what is
-//! over is one that has not heard of it yet.
+//! A program's action reaches the server at once; a decision of the server reaches a
+//! program at any later time. So a program that goes on with an ended generation has not
+//! heard of its end yet.
 
 use std::fmt;
 
@@ -41,12 +41,12 @@ pub struct Program {
     pub built: bool,
     /// It uses it now.
     pub runs: bool,
-    /// What it has stopped, and not released yet.
+    /// The generation that it has stopped, and not released yet.
     pub owes: u8,
     /// It stopped that in the midst of a collective.
     pub broke_off: bool,
     pub waits: Waits,
-    /// What it said then that it has.
+    /// The generation that it reported as held then.
     pub named: u8,
 }
 
@@ -56,9 +56,9 @@ pub struct World {
     pub programs: [Program; PARTICIPANTS],
     /// Hosts that are cut off, or were: since the renewal at this time.
     cut: [Option<Tick>; PROCESSES],
-    /// When the run of the first lives ended.
+    /// When the run of the first incarnations ended.
     run_ended: Option<Tick>,
-    /// What has gone wrong so far.
+    /// Faults so far.
     happened: Faults,
     pub ghost: Ghost,
 }
@@ -73,12 +73,12 @@ pub enum Action {
     /// It stops its communicator of its own accord.
     Stops(Participant),
     Releases(Participant),
-    /// It hears what its call came to, or that it has been declared dead.
+    /// It gets the result of its call, or that it has been declared dead.
     Hears(Participant),
     /// It hears that its generation is over, and stops it.
     HearsOfTheEnd(Participant),
     Dies(Participant),
-    /// Its agent says what it saw.
+    /// Its agent reports what it saw.
     AgentSees(Participant),
     /// Its agent saw a socket closed.
     AgentGuesses(Participant),
@@ -97,12 +97,12 @@ pub enum Action {
     DueOfRound,
 }
 
-/// What follows from an action.
+/// The result of an action.
 pub struct Step {
     pub world: World,
     pub events: Vec<Event>,
     pub violation: Option<Violation>,
-    /// What the server was told, if anything.
+    /// The command that the server got, if any.
     pub command: Option<Command>,
 }
 
@@ -150,7 +150,7 @@ impl World {
         actions
     }
 
-    /// When a program kills itself unless it hears of its store again.
+    /// When a program kills itself unless it hears from its store again.
     fn own_deadline(&self, rules: Rules<'_>, participant: Participant) -> Option<Tick> {
         let process = process_of(participant);
         let moved = self.server.healed[process] && !rules.has(Clause::DeadlineOfOneLease);
@@ -180,12 +180,12 @@ impl World {
         !rules.has(Clause::SelfFencing) || !(0..PARTICIPANTS).any(is_late)
     }
 
-    /// Whether a host hears and says nothing.
+    /// Whether a host is cut off in both directions.
     fn is_cut(&self, process: usize) -> bool {
         self.cut[process].is_some() && !self.server.healed[process]
     }
 
-    /// What the program of an incarnation, its agent and an operator may do.
+    /// Possible actions of an incarnation's program, its agent and an operator.
     fn moves(&self, rules: Rules<'_>, participant: Participant, actions: &mut Vec<Action>) {
         let case = rules.case;
         let Self { server, programs, happened, .. } = self;
@@ -199,7 +199,7 @@ impl World {
                 let Program { started, gone, .. } = programs[older];
                 started && (gone || server.ended.has(older)) || !started && server.run > 0
             });
-            // Who opens the next run starts anew.
+            // A process that opens the next run starts anew.
             let may = if first { server.run == 0 } else { server.run >= case.faults.runs };
             if comes_after && may && !is_cut {
                 actions.push(Action::Starts(participant));
@@ -238,7 +238,7 @@ impl World {
         self.program_moves(case, participant, actions);
     }
 
-    /// What a program that can reach its store may do.
+    /// Possible actions of a program that can reach its store.
     fn program_moves(&self, case: &Case, participant: Participant, actions: &mut Vec<Action>) {
         let Self { server, programs, happened, .. } = self;
         let process = process_of(participant);
@@ -288,8 +288,8 @@ impl World {
         }
     }
 
-    /// Whether a collective of this generation has no end, because a member
-    /// has gone or stopped in the middle of it.
+    /// Whether a collective of this generation cannot end, because a member has exited or
+    /// stopped in the middle of it.
     fn hangs(&self, generation: u8) -> bool {
         let held = self.server.held.filter(|held| held.generation == generation);
         let members = held.map(|held| held.members).unwrap_or_default();
@@ -314,8 +314,8 @@ impl World {
         )
     }
 
-    /// Whether all who live use one generation. Of a quorum: whether somebody
-    /// does, and nobody waits who could.
+    /// Whether all live processes use one generation. Of a quorum: whether some do, and
+    /// no process waits that could.
     pub fn is_well(&self, case: &Case) -> bool {
         let living = Participants::of(|participant| {
             self.programs[participant].started && !self.programs[participant].gone
@@ -350,7 +350,7 @@ impl World {
         step
     }
 
-    /// Whether all still had, in this state, what they were then to build anew.
+    /// Whether all still had, in this state, what they then had to build anew.
     fn is_rebuilt_in_vain(&self, events: &[Event]) -> Option<Violation> {
         let is_in_vain = |event: &Event| match *event {
             Event::Formed { again: false, members, former: Some(former), .. } => {
@@ -365,7 +365,7 @@ impl World {
         events.iter().any(is_in_vain).then_some(Violation::RebuiltInVain)
     }
 
-    /// What must never be, whatever led to it.
+    /// The invariants that hold whatever led to a state.
     fn is_wrong(&self, rules: Rules<'_>) -> Option<Violation> {
         let running = Participants::of(|participant| {
             self.programs[participant].runs && !self.programs[participant].gone
@@ -435,7 +435,7 @@ impl Step {
             Action::Stops(participant) => {
                 let waits = self.world.programs[participant].waits;
                 let generation = self.world.programs[participant].inside;
-                // Who waits says so before anything else.
+                // A waiting program revokes before it stops.
                 if waits != Waits::Nowhere {
                     self.tell(rules, Command::Revoke { participant, generation });
                 }
@@ -482,7 +482,7 @@ impl Step {
         }
     }
 
-    /// What it would build on is over: it stops it.
+    /// The generation that it would build on is over: it stops it.
     fn hear_refusal(&mut self, participant: Participant) {
         if matches!(self.world.server.calls[participant], Call::Failed(_)) {
             self.world.server.calls[participant] = Call::Nothing;
@@ -520,12 +520,12 @@ impl Step {
                 self.violation = ghost.hears(participant, generation, members);
                 match program.inside == generation {
                     true => program.runs = true,
-                    // It has stopped it meanwhile, and owes it still.
+                    // It has stopped it since, and must still report that.
                     false if named == generation => {}
                     false => self.violation = Some(Violation::AgainWithoutIt),
                 }
             }
-            // It may have heard meanwhile that what it has built is over.
+            // It may have heard since that the generation it built is over.
             Call::AllThere if waited == Waits::Ready => {
                 program.built = program.inside > 0;
                 program.runs = program.built;
@@ -547,7 +547,7 @@ impl Step {
 }
 
 impl Program {
-    /// What it has is nothing it uses any more.
+    /// It no longer uses the generation that it has.
     fn stop(&mut self) {
         if self.inside > 0 {
             (self.owes, self.broke_off) = (self.inside, self.runs);

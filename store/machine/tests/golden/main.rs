@@ -1,9 +1,9 @@
 //! Golden scripts: the rules of the machine, each shown by example.
 //!
-//! A script in `tests/scripts` holds commands, each on a line that starts with
-//! `> `, and behind each what it must come to. `UPDATE_GOLDEN=1` writes what
-//! it does come to in its place; read the difference before keeping it.
-//! [`parse`] says how commands are written, [`show`] how outcomes are.
+//! A script in `tests/scripts` holds commands, each on a line that starts with `> `, and
+//! after each its expected result. `UPDATE_GOLDEN=1` writes the actual result in its
+//! place; read the difference before keeping it. [`parse`] says how commands are written,
+//! [`show`] how outcomes are.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 #![allow(clippy::disallowed_methods, reason = "whether to update is asked of the environment")]

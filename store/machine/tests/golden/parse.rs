@@ -67,8 +67,8 @@ impl<'t> Words<'t> {
         self.0.pop_front()
     }
 
-    /// The rest of the next word, if it starts so. A verb is not mistaken for
-    /// a prefix: none has digits behind its first letter.
+    /// The rest of the next word, if it has this prefix. No verb is taken for a prefix:
+    /// none has digits after its first letter.
     fn prefixed(&mut self, prefix: &str) -> Option<&'t str> {
         let rest = self.0.front()?.strip_prefix(prefix)?;
         if prefix == "s" && !rest.starts_with(|c: char| c.is_ascii_digit()) {

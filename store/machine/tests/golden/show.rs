@@ -25,7 +25,7 @@ pub fn applied(applied: &Applied) -> String {
             Effect::Changed(batch) => out.push_str(&changes(batch)),
             Effect::RunOpened { run } => writeln!(out, "  opened {run}").unwrap(),
             Effect::RunEnded { run, refusal } => writeln!(out, "  ended {run}: {refusal}").unwrap(),
-            // What it is, a script asks for with `events`.
+            // A script asks for its content with `events`.
             Effect::Recorded { .. } => {}
             Effect::Told(leases) => {
                 let leases: Vec<_> = leases.iter().map(SecretId::to_string).collect();

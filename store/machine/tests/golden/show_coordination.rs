@@ -129,7 +129,7 @@ fn policy(policy: &Policy) -> String {
     shown.join(" ")
 }
 
-/// What tells a round from others of its name.
+/// The parts that distinguish a round from others of its name.
 fn key(terms: &Terms) -> String {
     let mut parts = Vec::new();
     match &terms.among {
@@ -209,7 +209,7 @@ fn waits_for(waits_for: &WaitsFor) -> String {
     }
 }
 
-/// Whose numbers do not govern, and which.
+/// Processes whose numbers do not govern, and the fields that differ.
 fn differing(list: &[Differing]) -> String {
     let one = |differing: &Differing| {
         let Differing { process, fields } = differing;

@@ -1,4 +1,4 @@
-//! What the machine says that it holds, against what the model holds.
+//! The machine's own accounts of its content, compared with the model's.
 
 use holdfast_api::read::JobInfo;
 use holdfast_api::*;

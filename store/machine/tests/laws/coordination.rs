@@ -1,6 +1,5 @@
-//! Laws of processes and rounds, seen only through what agents are answered and
-//! can read: an observer follows random joins, deaths, arrivals, retries,
-//! replays, expiries and deadlines.
+//! Laws of processes and rounds, checked only through the answers and reads of agents: an
+//! observer follows random joins, deaths, arrivals, retries, replays, expiries and deadlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +19,7 @@ type CallKey = (ProcessId, Incarnation, u64);
 /// Name, scope, conclusion, whether it is a quorum, and whether it is held.
 type Key = (Blob, Among, Conclusion, bool, bool);
 
-/// What was seen so far.
+/// Observations so far.
 #[derive(Default)]
 struct Observer {
     revision: Revision,
@@ -30,13 +29,13 @@ struct Observer {
     ended: BTreeMap<Participant, (Revision, Cause)>,
     /// Calls that wait: in which round, and since which generation.
     waiting: BTreeMap<CallKey, (Blob, Generation)>,
-    /// The round that each generation is of.
+    /// The round of each generation.
     rounds: BTreeMap<Generation, Key>,
     /// Calls that were decided by the command that made them.
     at_once: BTreeSet<CallKey>,
     /// Every decision, for ever.
     decided: BTreeMap<CallKey, (Decided, Blob)>,
-    /// Those that are not acknowledged, by the holder's life.
+    /// Those that are not acknowledged, by the holder's incarnation.
     kept: BTreeSet<CallKey>,
     /// Calls that were withdrawn before they were decided.
     void: BTreeSet<CallKey>,
@@ -201,7 +200,7 @@ impl Observer {
                 | EventKind::Revoked { .. }
                 | EventKind::Drained { .. }
                 | EventKind::Excused { .. } => {}
-                // Its processes are not told of one by one.
+                // Its processes get no events of their own.
                 EventKind::RunEnded { .. } => {
                     for participant in self.started.keys() {
                         self.ended.entry(*participant).or_insert((revision, Cause::RunEnded));
@@ -215,7 +214,7 @@ impl Observer {
         Ok(())
     }
 
-    /// Every feed tells what was decided and not acknowledged, and nothing else.
+    /// Every feed holds the decisions that are not acknowledged, and nothing else.
     fn read_feeds(&mut self, machine: &Machine) -> TestResult {
         let mut told = BTreeSet::new();
         for lease in self.leases.clone() {
@@ -333,7 +332,7 @@ impl Observer {
             Decided::Closed { generation } => {
                 let closed = &self.closed[generation];
                 let members = closed.members.as_ref().expect("asked for");
-                // Who comes late to the exit of a block is told what came of it.
+                // A late exit of a block gets its verdict.
                 let late = at_once && matches!(closed.conclusion, Concluded::Block { .. });
                 let is_member = members.contains(process, incarnation);
                 prop_assert!(is_member || late, "told of a stranger's round");
@@ -357,15 +356,15 @@ impl Observer {
         Ok(())
     }
 
-    /// What stands open is what the answers said: nobody is in two generations
-    /// of a round, nobody who is not there. And it says what it waits for.
+    /// The open rounds match the answers: no process is in two generations of a round,
+    /// and no absent process is in one. Each says what it waits for.
     fn compare_rounds(&mut self, machine: &Machine) -> TestResult {
         let mut open = Vec::new();
         let mut keys = BTreeSet::new();
         let living = processes(machine);
         for info in open_rounds(machine) {
             let RoundInfo { round, generation, arrived, terms, .. } = &info;
-            // An exit that failed counts, though nobody waits.
+            // An exit that failed counts, though no process waits.
             let may_be_empty = terms.conclusion == Conclusion::Exit;
             prop_assert!(!arrived.is_empty() || may_be_empty, "a round with nobody in it");
             prop_assert!(!self.closed.contains_key(generation), "closed, and open");
@@ -424,7 +423,7 @@ proptest! {
         follow(&entries)?;
     }
 
-    /// What the leader is told to propose holds, if it is applied at once.
+    /// Proposals that the leader is told to make hold, if they are applied at once.
     #[test]
     fn what_is_due_holds(entries in generate::coordination_entries(60)) {
         let mut machine = Machine::new();
@@ -442,8 +441,8 @@ proptest! {
         }
     }
 
-    /// A leader that proposes what is due, and ticks, is done in the end: no
-    /// timer stays behind, and none comes again and again.
+    /// A leader that proposes what is due, and ticks, is done in the end: no timer
+    /// remains, and none recurs for ever.
     #[test]
     fn what_is_due_comes_to_an_end(entries in generate::coordination_entries(40)) {
         let mut machine = Machine::new();
@@ -466,14 +465,14 @@ proptest! {
         let rounds = machine.read(&Read::rounds(scope())).outcome;
         let none_open = match &rounds {
             ReadOutcome::Rounds(open) => open.is_empty(),
-            // Nobody has come to it.
+            // No process has joined it.
             other => matches!(other, ReadOutcome::Refused(Refusal::JobNotFound { .. })),
         };
         prop_assert!(none_open, "{rounds:?}");
     }
 
-    /// A machine from an image goes on as the one that wrote it: all that it
-    /// counts is counted again, whatever comes.
+    /// A machine from an image continues like the one that wrote it: all its counts are
+    /// the same, whatever follows.
     #[test]
     fn an_image_goes_on_alike(
         entries in generate::coordination_entries(60),
@@ -492,7 +491,7 @@ proptest! {
     }
 }
 
-/// The laws above see cases of every kind, or they would say nothing.
+/// The laws above see cases of every kind: otherwise they would prove nothing.
 #[test]
 fn the_histories_are_eventful() {
     let mut runner = TestRunner::deterministic();

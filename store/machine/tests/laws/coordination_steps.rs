@@ -1,5 +1,5 @@
-//! Random commands on leases, processes and rounds that know what there is:
-//! most of them name a lease, an incarnation and a call that exist, some do not.
+//! Random commands on leases, processes and rounds: most of them name a lease, an
+//! incarnation and a call that exist, some do not.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use proptest::prelude::*;
 
 use super::held_steps::{self, HELD_ROUNDS, HeldStep, Which};
 
-/// The job in which they live.
+/// The job of all processes.
 pub const JOB: &str = "a";
 
-/// What to do, before it is known with whom.
+/// A command before its lease, incarnation and call are chosen.
 #[derive(Debug, Clone)]
 enum Step {
     Grant {
@@ -47,7 +47,7 @@ enum Step {
     Remove {
         process: u32,
     },
-    /// The next run is opened, whoever lives in this one, and hosts come to it.
+    /// Opens the next run, whatever runs in this one, with hosts.
     NextRun,
     /// The active ones leave: they are done.
     Finish,
@@ -58,10 +58,10 @@ enum Step {
         terms: usize,
         call: Call,
         payload: usize,
-        /// What it says that it holds.
+        /// The generation that it reports as held.
         names: Which,
     },
-    /// Everybody arrives but these.
+    /// All processes arrive but these.
     Gather {
         but: u8,
         round: usize,
@@ -76,7 +76,7 @@ enum Step {
         process: u32,
         behind: u64,
     },
-    /// What the leader would propose.
+    /// The commands that the leader would propose.
     Due {
         max: usize,
     },
@@ -94,7 +94,7 @@ struct Call {
     acknowledges: bool,
 }
 
-/// Entries in which processes live, mixed with these other commands.
+/// Entries with live processes, mixed with these other commands.
 pub fn entries(
     max: usize,
     others: impl Strategy<Value = Proposal> + 'static,
@@ -141,8 +141,8 @@ fn step() -> impl Strategy<Value = Step> {
     let role = prop_oneof![3 => Just(Role::Active), 1 => Just(Role::Standby)];
     let call = (prop::bool::weighted(0.2), prop::bool::weighted(0.3))
         .prop_map(|(again, acknowledges)| Call { again, acknowledges });
-    // Evictions take a minority that is late: rare, unless it is tried often. So
-    // are advances with somebody lost, and exits of what was just entered.
+    // Evictions take a minority that is late: rare, unless it is tried often. So are
+    // advances with a lost process, and exits of a block just entered.
     let often = prop_oneof![
         6 => Just("go"), 2 => Just("evict"), 1 => Just("block"), 1 => Just("exit")
     ];
@@ -190,7 +190,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Knows what there is, as somebody does who runs the machine.
+/// Knows what exists, as an operator of the machine does.
 #[derive(Default)]
 struct Resolver {
     machine: Machine,
@@ -424,15 +424,15 @@ fn payload_of(which: usize) -> Blob {
     Blob::from(["", "yes", "no", "1v", "failed why", "succeeded"][which])
 }
 
-/// A round for each kind of terms; now and then somebody comes on others.
+/// A round for each kind of terms; now and then a process arrives with others.
 const ROUNDS: [&str; 13 + HELD_ROUNDS.len()] = [
     "all", "all/2", "fail", "evict", "go", "set", "pair", "ranked", "join", "vote", "block",
     "exit", "voters", "group", "group", "group/2", "team", "team", "held-go", "lock", "lock",
     "ready", "ready", "close",
 ];
 
-/// The exit of a block has the name of its entry, and one group is said to be for
-/// other things by some.
+/// The exit of a block has the name of its entry, and some processes name another purpose
+/// for one group.
 fn name_of(which: usize) -> Blob {
     Blob::from(match ROUNDS[which] {
         "exit" => "block",

@@ -16,8 +16,7 @@ pub fn entries(max: usize) -> impl Strategy<Value = Vec<Entry>> {
     prop_oneof![1 => without_coordination, 2 => coordination_steps::entries(max, proposal())]
 }
 
-/// Entries in which processes live, and nothing else gets in their way but
-/// failovers.
+/// Entries with live processes, disturbed only by failovers.
 pub fn coordination_entries(max: usize) -> impl Strategy<Value = Vec<Entry>> {
     let leader = Just(Proposal { session: None, command: leader_started() });
     coordination_steps::entries(max, leader)
@@ -45,7 +44,7 @@ pub fn session_entries(max: usize) -> impl Strategy<Value = Vec<Entry>> {
     vec((0u64..8_000, vec(proposal, 0..4)), 1..max).prop_map(in_time)
 }
 
-/// Stamps that move on, and sometimes lag behind.
+/// Stamps that move on, and sometimes lag.
 fn in_time(steps: Vec<(u64, Vec<Proposal>)>) -> Vec<Entry> {
     let mut time = 0u64;
     let entry = |(step, commands): (u64, Vec<Proposal>)| {

@@ -1,5 +1,5 @@
-//! Laws of held rounds, seen only through what is answered, told and read: a
-//! watcher beside the observer of `participant` keeps its own account of who holds what.
+//! Laws of held rounds, checked only through answers, events and reads: a watcher beside
+//! the observer of `participant` keeps its own account of holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,23 +18,23 @@ type TestResult = Result<(), TestCaseError>;
 /// quorum.
 type Key = (Blob, Among, Conclusion, bool);
 
-/// What is added to the time after which a lost process counts as stopped.
+/// Allowance after which a lost process counts as stopped.
 const DRIFT_MS: u64 = 500;
 
-/// What was seen so far.
+/// Observations so far.
 #[derive(Default)]
 pub struct Watcher {
     revision: Revision,
-    /// The latest generation of each round, as it was told last.
+    /// The latest generation of each round, as last reported.
     latest: BTreeMap<Key, HeldInfo>,
     /// Every generation that was ever held.
     ever: BTreeSet<Generation>,
-    /// Who holds each of them, by what was answered alone.
+    /// The holders of each of them, by the answers alone.
     holders: BTreeMap<Generation, BTreeSet<Participant>>,
     revoked: BTreeMap<Generation, Revocation>,
     ended: BTreeSet<Participant>,
-    /// Who waits in each held round, and the latest time that was seen to come
-    /// for those.
+    /// The waiting processes of each held round, and the latest time that was seen to
+    /// come for them.
     waiting: BTreeMap<Key, (Generation, BTreeSet<Participant>)>,
     reached: BTreeMap<Generation, LogTime>,
     lease_of: BTreeMap<Participant, LeaseId>,
@@ -44,7 +44,7 @@ pub struct Watcher {
     pub seen: BTreeMap<&'static str, u32>,
 }
 
-/// What the histories must come to, each more than once.
+/// Events that the histories must contain, each more than once.
 pub const EVENTS: [&str; 19] = [
     "formed",
     "formed by a holder's arrival",
@@ -77,7 +77,7 @@ impl Watcher {
         *self.seen.entry(what).or_default() += 1;
     }
 
-    /// Looks at what one command came to.
+    /// Checks the effects of one command.
     pub fn check(&mut self, machine: &Machine, proposal: &Proposal, answer: &Answer) -> TestResult {
         self.note_leases(machine, proposal, answer);
         let came = self.note_answer(proposal, answer);
@@ -107,7 +107,7 @@ impl Watcher {
         }
     }
 
-    /// Who came to which round, and what time came.
+    /// Arrivals by round, and the time that came.
     fn note_answer(&mut self, proposal: &Proposal, answer: &Answer) -> BTreeSet<Participant> {
         match (&proposal.command, &answer.outcome) {
             (
@@ -135,7 +135,7 @@ impl Watcher {
         BTreeSet::new()
     }
 
-    /// Who has ended with this command.
+    /// Processes that ended with this command.
     fn hear_events(&mut self, machine: &Machine) -> BTreeSet<Participant> {
         let read = Read::Events { job: JOB.parse().unwrap(), after: self.revision, limit: 0 };
         let ReadOutcome::Events { events, .. } = machine.read(&read).outcome else {
@@ -151,7 +151,7 @@ impl Watcher {
                 }
                 EventKind::Drained { .. } => self.see("drained"),
                 EventKind::Excused { .. } => self.see("excused"),
-                // Of a run that ends no process is told one by one.
+                // The end of a run sends no events for single processes.
                 EventKind::RunEnded { .. } => {
                     let living = self.lease_of.keys().copied();
                     ended.extend(living.filter(|participant| !self.ended.contains(participant)));
@@ -234,8 +234,8 @@ impl Watcher {
         Ok(())
     }
 
-    /// Whoever held it has let go of it, or had come to the next one, or counts as
-    /// stopped by a time that was seen to come.
+    /// Each holder has released it, or had come to the next one, or counts as stopped by
+    /// a time that was seen to come.
     fn is_followed(
         &mut self,
         key: &Key,
@@ -306,18 +306,18 @@ impl Watcher {
             }
             (None, None) => {
                 let of_members = ended.iter().filter(|participant| lost(participant)).count();
-                // Who had let go of it when all had come to its close is no loss.
+                // A holder that had released it when all had come to its close is no loss.
                 prop_assert!(of_members == 0 || after.holding < after.count, "{after:?}");
             }
         }
         Ok(())
     }
 
-    /// Every agent with a member hears of a revocation at once.
+    /// Every agent with a member is notified of a revocation at once.
     fn is_told(&self, machine: &Machine, info: &HeldInfo) -> TestResult {
         let living = processes(machine);
         for ProcessInfo { process, incarnation, lease, end, .. } in living {
-            // Who has given its lease back hears nothing any more.
+            // A process that gave its lease back gets no more events.
             let has_left = end.is_some_and(|end| end.cause == Cause::LeaseRevoked);
             if !info.members.contains(process, incarnation) || has_left {
                 continue;
@@ -345,7 +345,7 @@ impl Watcher {
         Some(renewed + lost + lost / 100 + DRIFT_MS)
     }
 
-    /// What is told of a generation is what this has counted.
+    /// The reported state of a generation matches this account.
     fn is_counted(&mut self, info: &HeldInfo) -> TestResult {
         let holders = &self.holders[&info.generation];
         prop_assert_eq!(info.holding as usize, holders.len(), "{:?} hold {:?}", holders, info);
@@ -376,7 +376,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Who waits now; and nobody waits for what a generation has that is over.
+    /// Records the waiting processes; none waits on a generation that is over.
     fn note_waiting(&mut self, machine: &Machine) -> TestResult {
         self.waiting = BTreeMap::new();
         for info in open_rounds(machine) {
@@ -397,7 +397,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// A member is told of what it holds, and of nothing that is over.
+    /// A member is notified of what it holds, and of nothing that is over.
     pub fn hear(&mut self, closed: &Closed) -> TestResult {
         let Some(Held { generation, again }) = closed.held else {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Random steps in the incarnation of held rounds: their terms, what arrivals name, who
-//! lets go and who revokes.
+//! Random steps of held rounds: their terms, the generations that arrivals name, releases
+//! and revocations.
 
 use holdfast_api::*;
 use holdfast_machine::Machine;
@@ -7,14 +7,14 @@ use proptest::prelude::*;
 
 use super::coordination_steps::scope;
 
-/// What happens to a generation that is held, before it is known to which.
+/// A step on a held generation, before that generation is chosen.
 #[derive(Debug, Clone)]
 pub enum HeldStep {
     Release { round: usize, member: usize, generation: Which, why: ReleaseWhy },
     Revoke { round: usize, member: Option<usize>, generation: Which },
 }
 
-/// Which generation of a round somebody means.
+/// Which generation of a round is meant.
 #[derive(Debug, Clone, Copy)]
 pub enum Which {
     Latest,
@@ -69,7 +69,7 @@ pub fn held(machine: &Machine) -> Vec<HeldInfo> {
     }
 }
 
-/// What an arrival at a round says that it holds.
+/// The generation that an arrival at a round reports as held.
 pub fn named(machine: &Machine, round: &Blob, which: Which) -> Generation {
     let latest = held(machine).into_iter().find(|info| info.round == *round);
     which.of(latest.map_or(0, |info| info.generation))

@@ -1,5 +1,5 @@
-//! How long a generation is known as a scope: so many closings, whether or not
-//! anybody has acknowledged them.
+//! How long a generation is known as a scope: for a number of closings, whether or not
+//! they were acknowledged.
 
 use holdfast_api::*;
 use holdfast_machine::Machine;
@@ -94,7 +94,7 @@ fn rounds_between_advances_do_not_make_an_iteration_unknown() {
     let mut alone = Alone::new();
     let first = alone.closes(Conclusion::Advance);
     let roll = alone.closes(Conclusion::Roll);
-    // Its part in what closed before is over with each advance.
+    // Each advance ends its part in what closed before.
     let scope = |machine: &Alone, generation| {
         let mut alone = Alone { machine: restored(&machine.machine), call: machine.call };
         alone.arrive("vote", Among::Generation(generation), Conclusion::Vote(VoteRule::And))
@@ -120,8 +120,8 @@ fn rounds_between_advances_do_not_make_an_iteration_unknown() {
     assert!(!is_unknown(&scope(&alone, latest)));
 }
 
-/// The exit of a block is possible however much has closed since, up to 256
-/// blocks that nobody has left.
+/// The exit of a block is possible however much has closed since, up to 256 blocks that
+/// no process has left.
 #[test]
 fn a_block_is_known_until_it_is_left() {
     let mut alone = Alone::new();
@@ -140,7 +140,7 @@ fn a_block_is_known_until_it_is_left() {
     let other = enter(&mut alone, "other");
     let left = alone.arrive("block", Among::Generation(block), Conclusion::Exit);
     assert!(matches!(left, ArrivalAnswer::Waiting { .. }), "{left:?}");
-    // Left once, and again: the verdict is still told.
+    // Left once, and again: it still gets the verdict.
     let again = alone.arrive("block", Among::Generation(block), Conclusion::Exit);
     assert!(!matches!(again, ArrivalAnswer::Refused(_)), "{again:?}");
     for n in 0..256 {

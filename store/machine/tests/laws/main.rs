@@ -68,8 +68,8 @@ proptest! {
         }
     }
 
-    /// A snapshot at any index and the log behind it give the state, the
-    /// answers and the effects that the whole log gives.
+    /// A snapshot at any index and the log after it give the state, the answers and the
+    /// effects that the whole log gives.
     #[test]
     fn a_snapshot_at_every_index_is_as_good_as_the_log(entries in generate::entries(16)) {
         let mut states = vec![Machine::new()];
@@ -93,8 +93,8 @@ proptest! {
         }
     }
 
-    /// Revisions grow by one, each is told once, and an answer never carries
-    /// an older revision than the one before unless it is a replay.
+    /// Revisions grow by one, each is reported once, and an answer never carries an older
+    /// revision than the one before unless it is a replay.
     #[test]
     fn revisions_grow_by_one(entries in generate::entries(40)) {
         let mut machine = Machine::new();
@@ -115,7 +115,7 @@ proptest! {
         }
     }
 
-    /// What is refused, and time that passes, change nothing.
+    /// Refusals and passing time change nothing.
     #[test]
     fn a_refusal_changes_nothing(entries in generate::entries(40)) {
         let mut machine = Machine::new();
@@ -133,7 +133,7 @@ proptest! {
         }
     }
 
-    /// The history is a gap-free end of everything that was told.
+    /// The history is a gap-free suffix of all reported events.
     #[test]
     fn the_history_is_what_was_told(
         entries in generate::entries(40),
@@ -166,7 +166,7 @@ proptest! {
                 machine.history(&run, prefix.as_bytes(), oldest - 1, 1).is_err(),
                 oldest > opened.max(1)
             );
-            // Read the way a watch does: a piece at a time.
+            // Read as a watch does: a piece at a time.
             let mut found = Vec::new();
             let mut from = oldest;
             loop {
@@ -179,7 +179,7 @@ proptest! {
         }
     }
 
-    /// A wait that is resumed hears of exactly what happened since.
+    /// A resumed wait gets exactly what happened since.
     #[test]
     fn a_resumed_wait_hears_what_happened(
         entries in generate::plain_entries(30),
@@ -217,7 +217,7 @@ proptest! {
         }
     }
 
-    /// Keys, queues and runs behave as the reference model says.
+    /// Keys, queues and runs behave like the reference model.
     #[test]
     fn keys_queues_and_runs_behave_as_documented(entries in generate::plain_entries(60)) {
         let mut machine = Machine::new();
@@ -236,8 +236,7 @@ proptest! {
         }
     }
 
-    /// Somebody who only hears the changes, and forgets runs that are deleted,
-    /// knows all keys.
+    /// An observer that only gets the changes, and forgets deleted runs, knows all keys.
     #[test]
     fn the_changes_tell_every_key(entries in generate::plain_entries(40)) {
         let mut machine = Machine::new();

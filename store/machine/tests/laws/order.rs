@@ -1,7 +1,6 @@
-//! An outcome is a function of the set of arrivals, never of their order. For
-//! fixed registrations, ends, members and log times, whatever is decided first,
-//! and whatever is told of the open rounds until then, depends on who has
-//! arrived where, and on nothing else.
+//! An outcome is a function of the set of arrivals, never of their order. For fixed
+//! registrations, ends, members and log times, the first decision, and the reported state
+//! of the open rounds until then, depend only on which process has arrived where.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +27,7 @@ struct Joins {
     ends: Option<Cause>,
 }
 
-/// One that arrives where its number says.
+/// The arrival of a process at the round of this index.
 #[derive(Debug, Clone)]
 struct Arrives {
     process: ProcessId,
@@ -43,7 +42,7 @@ struct Case {
     /// Whether an advance closes before the others register.
     formed: bool,
     arrivals: Vec<Arrives>,
-    /// Log time at which each position arrives, in steps behind the one before.
+    /// Log time at which each position arrives, in steps after the one before.
     elapsed: Vec<u64>,
     /// Log time between the registrations and the first arrival.
     late: u64,
@@ -54,7 +53,7 @@ fn case() -> impl Strategy<Value = Case> {
     let role = prop_oneof![3 => Just(Role::Active), 1 => Just(Role::Standby)];
     let joins = (role, 0..POLICIES, any::<bool>(), proptest::option::weighted(0.15, cause))
         .prop_map(|(role, policy, founder, ends)| Joins { role, policy, founder, ends });
-    // Most are in one round, or nothing would close.
+    // Most are in one round: otherwise none would close.
     let one = 0..ROUNDS.len();
     let arrives = (one.clone(), proptest::option::weighted(0.15, one), 0..NUMBERS, 0usize..3);
     (
@@ -91,8 +90,8 @@ fn policy(which: usize) -> Policy {
     }
 }
 
-/// Rounds of one name in several scopes and of several kinds, and one of
-/// another name. What goes before closes generation 1.
+/// Rounds of one name in several scopes and of several kinds, and one of another name.
+/// The steps before close generation 1.
 const ROUNDS: [&str; 9] =
     ["all", "vote", "next", "set", "strangers", "generation", "quorum", "held", "other"];
 
@@ -148,7 +147,7 @@ struct Job {
     heard: Revision,
 }
 
-/// Lives have the incarnation of their place in the order of registrations.
+/// Incarnations are numbered in the order of registrations.
 type Participants = BTreeMap<ProcessId, Incarnation>;
 
 impl Job {
@@ -205,8 +204,7 @@ impl Job {
         panic!("{:?} comes due again and again", self.machine.due(self.time, 9));
     }
 
-    /// What was decided since this was asked last, without what tells one
-    /// generation from another.
+    /// Decisions since the last call, without the fields that distinguish generations.
     fn decided(&mut self) -> Vec<String> {
         let read = Read::Feed { lease: 1.into(), since: self.heard, have: Vec::new() };
         self.heard = self.machine.revision();
@@ -241,7 +239,7 @@ impl Job {
         told
     }
 
-    /// What is told of the open rounds, without their generations and times.
+    /// The reported open rounds, without their generations and times.
     fn open(&self) -> Vec<String> {
         let told = open_rounds(&self.machine).into_iter().map(|info| {
             let RoundInfo { round, terms, policy, differing, waits_for, arrived, missing, .. } =
@@ -261,7 +259,7 @@ fn without_generations(told: &str) -> String {
     parts.fold(first, |told, part| told + part.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
-/// The job before the arrivals: who lives, and who is in, is fixed.
+/// The job before the arrivals: live processes and members are fixed.
 fn before(case: &Case) -> (Job, Participants) {
     let mut job = Job { machine: Machine::new(), time: 0, heard: 0 };
     job.tell(Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }));
@@ -284,7 +282,7 @@ fn before(case: &Case) -> (Job, Participants) {
         let advance = ROUNDS.iter().position(|round| *round == "next").unwrap();
         job.arrive(&participants, 1, &Arrives { process, round: advance, numbers: 0, payload: 0 });
     }
-    // A world that is not there is waited for, and then done without.
+    // A world that does not arrive is waited for, then given up.
     for _ in 0..2 {
         job.pass();
         job.time += 2_000;
@@ -311,14 +309,13 @@ fn before(case: &Case) -> (Job, Participants) {
     (job, participants)
 }
 
-/// Who has arrived, and at which log times in which round: an active process, or
-/// a standby.
+/// Arrivals, and at which log times in which round: an active process, or a standby.
 type Set = (u32, BTreeMap<(usize, bool), Vec<LogTime>>);
 
-/// What was decided first, and what is told of the rounds that are open.
+/// The first decision, and the reported state of the open rounds.
 type Told = (Vec<String>, Vec<String>);
 
-/// Everything that came of the arrivals, by their set.
+/// All results of the arrivals, by their set.
 #[derive(Default)]
 struct Known(BTreeMap<Set, Told>);
 
@@ -376,7 +373,7 @@ fn in_any_order(case: &Case) -> Result<Known, TestCaseError> {
     Ok(known)
 }
 
-/// All permutations of so many places.
+/// All permutations of this many places.
 fn orders(places: usize) -> Vec<Vec<usize>> {
     let mut orders = vec![Vec::new()];
     for place in 0..places {
@@ -402,7 +399,7 @@ proptest! {
     }
 }
 
-/// The law above sees decisions of every kind, or it would say nothing.
+/// The law above sees decisions of every kind: otherwise it would prove nothing.
 #[test]
 fn the_orders_are_eventful() {
     let mut runner = TestRunner::deterministic();

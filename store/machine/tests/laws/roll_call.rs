@@ -1,7 +1,7 @@
-//! Rule all against a tiny model, written from the documentation alone: a round
-//! closes as soon as every live process has arrived, with those who have. Once
-//! somebody is a member, whoever waits in an advance without being one is not
-//! waited for elsewhere; and who needs somebody that waits there regroups.
+//! Rule all against a tiny model, written from the documentation alone: a round closes as
+//! soon as every live process has arrived, with those that have. Once there is a member,
+//! a process that waits in an advance without being one is not waited for elsewhere; and
+//! a round that needs a process waiting there regroups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,15 +56,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A round that was decided: closed with these members, or failed for these
-/// processes, who have to regroup.
+/// A round that was decided: closed with these members, or failed for these processes,
+/// which have to regroup.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Came {
     Closed(Blob, Vec<(ProcessId, Incarnation)>),
     Regroups(Blob, ProcessId),
 }
 
-/// Who lives, who is where, and who has been a member since it came.
+/// Live processes, their rounds, and which have been members since they came.
 #[derive(Default)]
 struct Model {
     live: BTreeMap<ProcessId, Incarnation>,
@@ -85,7 +85,7 @@ impl Model {
         self.inside.get(ADVANCE).is_some_and(|inside| inside.contains(&process))
     }
 
-    /// Who is waited for in a round.
+    /// Processes that a round waits for.
     fn waited_for(&self, name: &str) -> BTreeSet<ProcessId> {
         let away = |process: ProcessId| {
             name != ADVANCE
@@ -96,7 +96,7 @@ impl Model {
         self.live.keys().copied().filter(|process| !away(*process)).collect()
     }
 
-    /// What is decided of a round now.
+    /// The decision on a round now.
     fn decide(&mut self, name: &'static str) -> Vec<Came> {
         let inside = self.inside.entry(name).or_default().clone();
         let waited_for = self.waited_for(name);
@@ -240,7 +240,7 @@ impl Job {
         assert_eq!(told, Outcome::Process(ProcessOutcome::Ended { ended }));
     }
 
-    /// What was decided since this was asked last, each for all members.
+    /// Decisions since the last call, each for all members.
     fn decided(&mut self) -> Vec<Came> {
         let mut closed = BTreeMap::new();
         let mut decisions = 0;
@@ -319,7 +319,7 @@ proptest! {
                     let all: Vec<_> = model.live.keys().copied().collect();
                     let lost = all.into_iter().filter(|process| *process as usize % 2 == host);
                     lost.for_each(|process| model.die(process));
-                    // Heard before the new lease, whose feed starts empty.
+                    // Read before the new lease, whose feed starts empty.
                     prop_assert_eq!(job.decided(), model.decided());
                     job.grant(host);
                 }

@@ -94,8 +94,8 @@ proptest! {
         prop_assert_eq!(number, expected);
     }
 
-    /// Sessions come due when a plain table says so, and an expiry holds
-    /// exactly if it was due. Nothing else ends a session.
+    /// Sessions come due as in a plain table, and an expiry holds exactly if it was due.
+    /// Nothing else ends a session.
     #[test]
     fn sessions_come_due_as_documented(entries in generate::session_entries(50)) {
         let mut machine = Machine::new();

@@ -1,4 +1,4 @@
-//! What an open round says that it waits for: it is so, and it is enough.
+//! The processes that an open round reports as awaited: the report is true, and they suffice.
 
 use holdfast_api::*;
 use holdfast_machine::Machine;
@@ -8,7 +8,7 @@ use crate::coordination::{TestResult, open_rounds};
 use crate::generate::coordination_steps::processes;
 use crate::{config, generate};
 
-/// It is so.
+/// Checks that a round waits as it reports.
 pub fn says_what_it_waits_for(info: &RoundInfo, living: &[ProcessInfo]) -> TestResult {
     let RoundInfo { terms, policy, waits_for, missing_count, arrived, .. } = info;
     let among_active = terms.among == Among::Active;
@@ -38,11 +38,11 @@ pub fn says_what_it_waits_for(info: &RoundInfo, living: &[ProcessInfo]) -> TestR
             prop_assert!(terms.hold.is_some() && holders > 0 && ended <= holders, "{info:?}");
         }
     }
-    // With nothing asked for, it waits for those who live, and for nothing else.
+    // With nothing asked for, it waits for the live processes, and for nothing else.
     let counts = |info: &ProcessInfo| arrived.contains(info.process, info.incarnation);
     let plain = *policy == Some(Policy::default()) && terms.rule == Rule::All;
     if plain && living.iter().filter(is_active).any(counts) {
-        // Who waits in an advance without being in counts nowhere else.
+        // A process that waits in an advance without being in counts nowhere else.
         let uncounted = matches!(waits_for, WaitsFor::Members { members: 0, .. });
         let arrivals = matches!(waits_for, WaitsFor::Arrivals { .. });
         let held = matches!(waits_for, WaitsFor::Release { .. });
@@ -51,7 +51,7 @@ pub fn says_what_it_waits_for(info: &RoundInfo, living: &[ProcessInfo]) -> TestR
     Ok(())
 }
 
-/// Those for whom a round waits, all at once: each with a call that is new.
+/// Awaited processes of a round, all at once: each with a call that is new.
 fn come(machine: &mut Machine, info: &RoundInfo) -> bool {
     let living = processes(machine);
     for Missing { process, state, .. } in &info.missing {
@@ -82,8 +82,8 @@ fn plain(command: Command) -> Proposal {
     Proposal { session: None, command }
 }
 
-/// What is due for a round at a time is proposed, and nothing else happens:
-/// what another round comes to may change who is there.
+/// Proposals due for a round at a time are made, and nothing else: the outcome of another
+/// round may change which processes are there.
 fn pass(machine: &mut Machine, time: LogTime, round: Generation) {
     machine.apply(&Entry { time, commands: Vec::new() });
     for _ in 0..10 {
@@ -96,8 +96,8 @@ fn pass(machine: &mut Machine, time: LogTime, round: Generation) {
     }
 }
 
-/// What a round says that it waits for is enough for it, or it waits for
-/// something else then.
+/// The processes that a round reports as awaited suffice for it, or it then waits for
+/// something else.
 fn what_it_waits_for_is_enough(machine: &Machine) -> Result<(u32, u32), TestCaseError> {
     let (mut arrivals, mut times) = (0, 0);
     for before in open_rounds(machine) {
@@ -123,7 +123,7 @@ fn what_it_waits_for_is_enough(machine: &Machine) -> Result<(u32, u32), TestCase
                 prop_assert!(at_ms > machine.time() || before.looks_again_at_ms.is_some());
                 pass(&mut later, at_ms, before.generation);
                 let after = waits(&later);
-                // Whoever holds what it would follow is waited for then.
+                // The holders of the generation before are then waited for.
                 let for_holders = |after: &RoundInfo| {
                     before.terms.hold.is_some()
                         && matches!(after.waits_for, WaitsFor::Release { .. })
@@ -135,7 +135,7 @@ fn what_it_waits_for_is_enough(machine: &Machine) -> Result<(u32, u32), TestCase
                 prop_assert!(before.looks_again_at_ms.is_some_and(|at| at <= at_ms));
                 pass(&mut later, at_ms, before.generation);
                 let after = waits(&later);
-                // Whoever holds what it would follow is waited for then.
+                // The holders of the generation before are then waited for.
                 let for_holders = |after: &RoundInfo| {
                     before.terms.hold.is_some()
                         && matches!(after.waits_for, WaitsFor::Release { .. })

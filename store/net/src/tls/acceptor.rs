@@ -1,5 +1,5 @@
-//! The side that is connected to: one port for clients and for nodes. Which of the
-//! two it is shows in the first message, before anything is answered.
+//! The accepting side: one port for clients and for nodes. The first message
+//! shows which of the two connects, before anything is answered.
 
 use std::io;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use crate::stream::Stream;
 /// The first byte of a connection with TLS: a record of its handshake.
 const HANDSHAKE: u8 = 0x16;
 
-/// What clients that speak HTTP themselves may choose.
+/// ALPN protocols that HTTP clients may choose.
 const CLIENT_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Who connected, as far as its certificate says.
+/// The peer's identity, by its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caller {
     /// Another node.
     Peer,
     /// A client with a certificate of the clients' authority.
     Certified,
-    /// A client that showed none.
+    /// A client without a certificate.
     Unknown,
 }
 
-/// Why there is no connection.
+/// Why a connection was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
-    /// It does not speak TLS: it may be told so.
+    /// The peer does not speak TLS; its message may be shown to it.
     #[error("it does not speak TLS")]
     Plain(Stream),
     /// The handshake failed.
@@ -43,19 +43,19 @@ pub enum AcceptError {
     Failed(#[from] io::Error),
 }
 
-/// Who vouches for clients.
+/// Authority of the clients' certificates.
 pub type ClientAuthority = Option<File>;
 
-/// What a node is given.
+/// Files of an acceptor.
 #[derive(Debug, Clone)]
 pub struct AcceptorFiles {
-    /// What it shows to clients.
+    /// The certificate for clients.
     pub serving: Identity,
-    /// Whose certificates of clients it accepts.
+    /// Authority of the clients' certificates.
     pub clients: ClientAuthority,
-    /// What it shows to nodes.
+    /// The certificate for nodes.
     pub peer: Identity,
-    /// Whose certificates of nodes it accepts.
+    /// Authority of the nodes' certificates.
     pub peers: File,
 }
 
@@ -93,7 +93,7 @@ impl AcceptorFiles {
 }
 
 impl Acceptor {
-    /// Of these files.
+    /// An acceptor with these files.
     pub fn new(files: AcceptorFiles) -> Result<Acceptor, TlsError> {
         let clients = Kept::new(looks(files.for_clients()), files.make_for_clients()?);
         let peers = Kept::new(looks(files.for_peers()), files.make_for_peers()?);
@@ -112,8 +112,8 @@ impl Acceptor {
         peers.refresh(looks(files.for_peers()), || files.make_for_peers());
     }
 
-    /// Shakes hands. It may take as long as the other side wishes: whoever calls
-    /// bounds it. A simulated connection stays as it is, and is of nobody known.
+    /// Performs the handshake. Has no time limit: the caller sets one. A simulated
+    /// connection stays as it is and has no identity.
     pub async fn accept(&self, stream: Stream) -> Result<(Stream, Caller), AcceptError> {
         let Stream::Tcp(tcp) = stream else { return Ok((stream, Caller::Unknown)) };
         let mut first = [0];
@@ -165,7 +165,7 @@ fn make(
     let (chain, key) = identity.load()?;
     let made = builder.with_single_cert(chain, key);
     let mut config = made.map_err(|error| identity.unfit(error))?;
-    // Connections last; a session that is resumed would outlive its certificate.
+    // Connections last long; a resumed session would outlive its certificate.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

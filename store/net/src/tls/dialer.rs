@@ -1,4 +1,4 @@
-//! The side that connects.
+//! The connecting side.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::files::{Kept, looks};
 use super::{File, Identity, PEER_PROTOCOL, Socket, TlsError, explained, provider};
 use crate::stream::Stream;
 
-/// Makes connections to those that an authority vouches for. Cheap to clone.
+/// Opens connections to hosts that an authority vouches for. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Dialer(Arc<Inner>);
 
@@ -43,13 +43,13 @@ impl Dialer {
         Ok(Dialer(Arc::new(Inner { ca, identity, peers, kept })))
     }
 
-    /// The same authority, for connections of a client: by which this machine asks its
-    /// own node.
+    /// A client's dialer with the same authority: this machine uses it to ask its own
+    /// node.
     pub fn authority(&self) -> &File {
         &self.0.ca
     }
 
-    /// The certificate that is shown.
+    /// Its certificate.
     pub fn identity(&self) -> Option<&Identity> {
         self.0.identity.as_ref()
     }
@@ -67,7 +67,8 @@ impl Dialer {
         let _ = tokio::task::spawn_blocking(move || dialer.refresh()).await;
     }
 
-    /// Shakes hands on a connection to `host:port`. A simulated one stays as it is.
+    /// Performs the handshake on a connection to `host:port`. A simulated one stays
+    /// as it is.
     pub async fn secure(&self, stream: Stream, address: &str) -> io::Result<Stream> {
         let Stream::Tcp(tcp) = stream else { return Ok(stream) };
         let name = server_name(address)?;
@@ -99,7 +100,7 @@ fn make(ca: &File, identity: Option<&Identity>, peers: bool) -> Result<ClientCon
     if peers {
         config.alpn_protocols = vec![PEER_PROTOCOL.to_vec()];
     }
-    // Connections last; a session that is resumed would outlive its certificate.
+    // Connections last long; a resumed session would outlive its certificate.
     config.resumption = Resumption::disabled();
     Ok(config)
 }

@@ -1,5 +1,5 @@
-//! Certificates and keys as files. A file that changes is taken over; one that is
-//! of no use, such as half of a copy, changes nothing and is complained about once.
+//! Certificates and keys as files. A changed file is loaded; an invalid one, such
+//! as half of a copy, changes nothing and is reported once.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Most certificates in one file.
 const CERTIFICATES_MAX: usize = 1024;
 
-/// A file, and the setting that names it.
+/// A file, and the flag that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
     /// Such as `--tls-cert`.
@@ -33,7 +33,7 @@ impl fmt::Display for File {
     }
 }
 
-/// A certificate, with those between it and its authority, and its private key.
+/// A certificate, its intermediates, and its private key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate, PEM.
@@ -42,26 +42,26 @@ pub struct Identity {
     pub key: File,
 }
 
-/// Why files are of no use.
+/// Why files are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
-    /// One cannot be read.
+    /// A file cannot be read.
     #[error("{file}: {why}; `holdfast-store tls init DIR --nodes LIST` makes such files")]
     Unreadable {
-        /// Which.
+        /// Flag and path of the file.
         file: String,
-        /// Why.
+        /// The operating system's error.
         why: String,
     },
-    /// One holds something else.
+    /// A file has the wrong content.
     #[error("{file}: {why}; it must be PEM, as `holdfast-store tls init` writes it")]
     Invalid {
-        /// Which.
+        /// Flag and path of the file.
         file: String,
         /// What is wrong.
         why: String,
     },
-    /// A certificate and a key that are not of each other.
+    /// A certificate and a key that do not match.
     #[error(
         "{cert} and {key} cannot be used together: {why}; give the key that the certificate was made for"
     )]
@@ -70,7 +70,7 @@ pub enum TlsError {
         cert: String,
         /// The key.
         key: String,
-        /// Why.
+        /// The TLS library's error.
         why: String,
     },
 }
@@ -115,9 +115,9 @@ impl File {
     }
 }
 
-/// The file's bytes, and one more than there may be.
+/// The file's bytes, and one more than allowed.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // A pipe could be waited for for ever.
+    // Reading a pipe could block for ever.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
@@ -142,16 +142,16 @@ impl Identity {
         [&self.cert, &self.key]
     }
 
-    /// The permissions of the private key's file.
+    /// Permissions of the private key's file.
     pub fn key_mode(&self) -> Option<u32> {
         Some(std::fs::metadata(&self.key.path).ok()?.mode())
     }
 }
 
-/// What shows that a file is another one than before.
+/// File metadata that shows a change.
 type Look = Option<(i64, i64, u64, u64)>;
 
-/// How these files look now.
+/// The present metadata of these files.
 pub fn looks<'a>(files: impl IntoIterator<Item = &'a File>) -> Vec<Look> {
     let look = |file: &File| {
         let data = std::fs::metadata(&file.path).ok()?;
@@ -160,7 +160,7 @@ pub fn looks<'a>(files: impl IntoIterator<Item = &'a File>) -> Vec<Look> {
     files.into_iter().map(look).collect()
 }
 
-/// What was made of files, and is made again when they change.
+/// A value made from files, and made again when they change.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
     state: Mutex<State<T>>,
@@ -182,8 +182,8 @@ impl<T> Kept<T> {
         self.state.lock().made.clone()
     }
 
-    /// Makes it again if files look otherwise. They may be half copied: a failure
-    /// is tried again each time until it is none.
+    /// Makes it again if the files have changed. They may be half copied: a failure
+    /// is retried each time until it succeeds.
     pub(super) fn refresh(&self, now: Vec<Look>, make: impl FnOnce() -> Result<T, TlsError>) {
         {
             let state = self.state.lock();

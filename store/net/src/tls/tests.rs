@@ -15,7 +15,7 @@ const CLIENT: &[ExtendedKeyUsagePurpose] = &[ExtendedKeyUsagePurpose::ClientAuth
 const BOTH: &[ExtendedKeyUsagePurpose] =
     &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
 
-/// An authority, and a folder with what it vouches for.
+/// An authority, and a folder with its certificates.
 struct Authority<'a> {
     name: String,
     folder: &'a Path,
@@ -82,7 +82,7 @@ fn stage(folder: &Path) -> Stage<'_> {
 
 type Shaken = (io::Result<Stream>, Result<(Stream, Caller), AcceptError>);
 
-/// Both ends of a connection by that dialer, each as far as it got.
+/// Both ends of a connection by that dialer, or their errors.
 async fn shake(acceptor: &Acceptor, dialer: &Dialer) -> Shaken {
     let listener = Listener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -121,7 +121,7 @@ async fn a_connection_goes_from_runtime_to_runtime_and_comes_apart() {
     let mut heard = vec![0; long.len()];
     let (_, ()) = tokio::join!(here.read_exact(&mut heard), answering);
     assert!(heard == long);
-    // One that is cut off without a word of TLS has ended.
+    // A connection cut off without TLS's close message has ended.
     drop((read, write));
     assert_eq!(here.read(&mut [0]).await.unwrap(), 0);
 }
@@ -141,7 +141,7 @@ async fn what_is_between_nodes_takes_a_certificate_of_their_authority_alone() {
     let (here, there) = shake(acceptor, &dialer).await;
     assert_eq!((here.is_ok(), there.unwrap().1), (true, Caller::Certified));
 
-    // A client says that it is a node; and a node's certificate is not a client's.
+    // A client that claims to be a node; and a node's certificate is not a client's.
     let liar = Dialer::for_peers(peers.ca(), client).unwrap();
     let (here, there) = shake(acceptor, &liar).await;
     let refused = there.unwrap_err().to_string();
@@ -219,7 +219,7 @@ async fn files_that_change_are_taken_over_once_they_fit() {
     let Identity { cert, key } = &acceptor.files().serving;
     let next = serving.certify("next", "127.0.0.1", SERVER, NOW);
     let text = std::fs::read_to_string(&next.cert.path).unwrap();
-    // Cut off; whole, without its key; nothing.
+    // Truncated; complete, but without its key; empty.
     for bad in [&text[..text.len() / 2], &text, ""] {
         std::fs::write(&cert.path, bad).unwrap();
         acceptor.refresh();

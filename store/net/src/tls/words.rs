@@ -1,4 +1,4 @@
-//! What went wrong with a handshake, and what to do about it.
+//! Texts for handshake errors, and what to do about them.
 
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio_rustls::rustls::pki_types::UnixTime;
 use tokio_rustls::rustls::{AlertDescription, CertificateError, Error};
 
-/// The same error in plain words, where it is one of TLS.
+/// The same error in plain words, if it is one of TLS.
 pub(crate) fn explained(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner.and_then(words) {
@@ -75,7 +75,7 @@ fn of_alert(alert: AlertDescription) -> String {
     }
 }
 
-/// The last second that the printer knows: of the year 9999.
+/// The last second that the formatter supports: of the year 9999.
 const WRITTEN_MAX: u64 = 253_402_300_799;
 
 fn written(time: UnixTime) -> String {

@@ -1,7 +1,7 @@
-//! The body of a call, read before anything is done about the call.
+//! The body of a call, read before the call is served or passed on.
 //!
-//! A call whose body does not arrive has had no effect, and a slow sender
-//! takes no more memory than what it has sent.
+//! A call whose body does not arrive has had no effect, and a slow sender takes
+//! only the memory of what it has sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// A body in pieces, whose length nobody declares.
+    /// A chunked body, without a declared length.
     fn in_pieces(pieces: Vec<Vec<u8>>) -> Body {
         let pieces = pieces.into_iter().map(|piece| Ok::<_, Infallible>(Bytes::from(piece)));
         Body::from_stream(stream::iter(pieces))

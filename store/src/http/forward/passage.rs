@@ -1,4 +1,4 @@
-//! The way of a call from a follower to the leader.
+//! Passes a call from a follower to the leader.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,8 +21,8 @@ use crate::access::Access;
 use crate::dial::{self, DialError};
 use crate::http::problem::Failure;
 
-/// What of a request's head the leader needs; the rest concerns this
-/// connection alone.
+/// What the leader needs of a request's head; the rest concerns this connection
+/// alone.
 const PASSED_ON: [HeaderName; 7] = [
     header::CONTENT_TYPE,
     header::ACCEPT,
@@ -33,7 +33,7 @@ const PASSED_ON: [HeaderName; 7] = [
     HeaderName::from_static(CLUSTER_HEADER),
 ];
 
-/// What of an answer's head the client needs.
+/// What the client needs of an answer's head.
 const PASSED_BACK: [HeaderName; 3] =
     [header::CONTENT_TYPE, header::RETRY_AFTER, header::CACHE_CONTROL];
 
@@ -47,7 +47,7 @@ pub(super) async fn pass(
 ) -> Result<Response, Failure> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut headers = chosen(&parts.headers, &PASSED_ON);
-    // The client was let in here; between nodes it is this node that asks.
+    // The client was authorized here; between nodes this node is the client.
     headers.extend(access.client_headers());
     headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
     if class == Class::Watch {
@@ -73,7 +73,8 @@ fn chosen(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
     chosen.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The leader did not answer; how far the call got decides what that means.
+/// The leader did not answer; the stage that the call reached decides what that
+/// means.
 fn unanswered(leader: &LeaderHint, class: Class, error: &DialError) -> Problem {
     let message = format!("the call was passed to the leader, node {}: {error}", leader.node);
     let problem = match error {
@@ -86,7 +87,7 @@ fn unanswered(leader: &LeaderHint, class: Class, error: &DialError) -> Problem {
     Problem { leader: Some(leader.clone()), ..problem }
 }
 
-/// Opens a call whose answer goes on for as long as somebody reads it.
+/// Opens a call whose answer lasts as long as it is read.
 async fn open(
     access: &Access,
     address: &str,
@@ -107,7 +108,7 @@ async fn open(
         .map_err(|error| broken(error.to_string()))?;
     request.headers_mut().extend(headers);
     let mut connection: Driver = Box::pin(async move {
-        // How it ended shows in the answer's body, or in its absence.
+        // The answer's body, or its absence, shows how it ended.
         drop(connection.await);
     });
     let mut answer = std::pin::pin!(sender.send_request(request));
@@ -123,8 +124,8 @@ async fn open(
 
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// An answer that moves its own connection: whoever reads it drives both, and
-/// dropping it closes the connection, which ends the call on the leader.
+/// An answer that moves its own connection: its reader drives both, and dropping
+/// it closes the connection, which ends the call on the leader.
 struct Carried {
     connection: Option<Driver>,
     body: Incoming,

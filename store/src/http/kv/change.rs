@@ -1,4 +1,4 @@
-//! What changes keys and queues.
+//! Changes of keys and queues.
 
 use axum::Json;
 use axum::extract::State;

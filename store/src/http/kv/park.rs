@@ -25,10 +25,10 @@ use crate::node::waits::Tells;
 /// Longest time of one wait; ask again with `since` to wait longer.
 pub const WAIT_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// How long a wait lasts that does not say.
+/// How long a wait lasts that names no time.
 const WAIT_TIME_DEFAULT_MS: u64 = 30_000;
 
-/// A watch without changes says so this often.
+/// How often a watch without changes reports its progress.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Media type of a watch: one JSON document on each line.
@@ -209,14 +209,14 @@ pub async fn watch_by_query(
 
 fn start_watch(app: &App, request: WatchRequest) -> Result<Response, Failure> {
     let node = app.node()?;
-    // Read before the watch is registered: it may begin later, never earlier
-    // than behind this revision.
+    // Read before the watch is registered: it may begin later, never earlier than
+    // after this revision.
     let present = node.machine().revision();
     let WatchRequest { scope, prefix, from } = request;
     let delivered = from.map_or(present, |from| from.saturating_sub(1));
     let mut watcher = node.watch(&scope, prefix, from)?;
-    // What lies in the past is there at once, or is no longer kept, which is
-    // better said as an error than as the first line.
+    // Past changes are available at once, or no longer kept: then an error is better
+    // than a first line.
     let past = watcher.next(Some(KEEP_ALIVE)).now_or_never().transpose()?.unwrap_or_default();
     let first = line(&WatchLine::Batch(WatchBatch { revision: delivered, changes: Vec::new() }));
     let watching = Watching { watcher, past, delivered };
@@ -232,9 +232,9 @@ fn start_watch(app: &App, request: WatchRequest) -> Result<Response, Failure> {
 /// A watch under way.
 struct Watching {
     watcher: Watcher,
-    /// Found before the first line was sent.
+    /// The batch found before the first line was sent.
     past: Vec<WatchBatch>,
-    /// Everything up to here was delivered.
+    /// Everything up to this revision was delivered.
     delivered: Revision,
 }
 
@@ -252,7 +252,7 @@ impl Watching {
         })
     }
 
-    /// The next lines; one of progress if nothing happened for a while.
+    /// The next lines; a progress line if nothing happened for a while.
     async fn next(&mut self) -> Result<Bytes, Problem> {
         let batches = if self.past.is_empty() {
             match tokio::time::timeout(KEEP_ALIVE, self.watcher.next(Some(KEEP_ALIVE))).await {

@@ -1,4 +1,4 @@
-//! What asks about keys and queues.
+//! Reads of keys and queues.
 
 use axum::Json;
 use axum::extract::State;
@@ -161,8 +161,8 @@ async fn entry_of(app: &App, request: GetRequest) -> Answered<EntryAnswer> {
     }
 }
 
-/// Completes "there is no key …" where there is no such job, as far as this node
-/// knows: its name may have been mistyped.
+/// Completes "there is no key …" if this node knows no such job: its name may be
+/// mistyped.
 async fn absent_job(app: &App, job: &Name) -> String {
     let there = ask(app, Read::Runs { job: job.clone() }, true).await;
     match there.err().map(|failure| failure.problem().code) {

@@ -1,5 +1,5 @@
-//! What the macros cannot say of a call: that requests are read strictly, and
-//! what the layers around the calls take.
+//! Adds to the description what the macros cannot: that requests are read
+//! strictly, and the parameters of the layers around the calls.
 
 use std::collections::BTreeSet;
 
@@ -66,8 +66,8 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Makes one object of each that is described as several: with `allOf` none of
-/// them can say that it has no other fields.
+/// Merges objects that are described as several into one: with `allOf` none of
+/// them can forbid other fields.
 fn merge_flattened(schemas: &mut Map<String, Value>) {
     let before = schemas.clone();
     for schema in schemas.values_mut() {
@@ -97,7 +97,7 @@ fn merge(schema: &Value, schemas: &Map<String, Value>, merged: &mut Value) {
     members(&mut merged["properties"]).extend(properties);
 }
 
-/// Says of every object in a request that it has no other fields.
+/// Forbids other fields in every object of a request.
 fn close(schemas: &mut Map<String, Value>, mut names: BTreeSet<String>) {
     let mut closed = BTreeSet::new();
     while let Some(name) = names.pop_first() {

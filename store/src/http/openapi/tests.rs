@@ -1,4 +1,4 @@
-//! The description, and the router in front of a node that is not there yet.
+//! The description, and the router of a node that has not found its place yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,7 +23,7 @@ fn document() -> Value {
     serde_json::from_str(&DOCUMENT).unwrap()
 }
 
-/// Every operation: its method, its path and what is said of it.
+/// Every operation: its method, its path and its description.
 fn operations(document: &Value) -> Vec<(Method, String, Value)> {
     let paths = document["paths"].as_object().unwrap();
     paths
@@ -119,7 +119,7 @@ fn forming() -> App {
     App::new(told, metrics, TaskTracker::new(), CancellationToken::new())
 }
 
-/// What it answers.
+/// Its answer to a request.
 async fn ask(request: Request<Body>) -> Response<Bytes> {
     let response = TowerToHyperService::new(router(forming())).call(request).await.unwrap();
     let (parts, body) = response.into_parts();

@@ -18,8 +18,8 @@ use super::Failure;
 /// and travel better over the stream.
 pub const BODY_BYTES_MAX: usize = 24 * 1024 * 1024;
 
-/// A JSON body. That it is what the description says was checked before
-/// ([`crate::http::strict`]).
+/// A JSON body. [`crate::http::strict`] has checked it against the description
+/// before.
 pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -37,7 +37,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// The body is longer than is read.
+/// The body is too long.
 pub fn too_large() -> Failure {
     Failure::invalid(
         StatusCode::PAYLOAD_TOO_LARGE,
@@ -45,7 +45,7 @@ pub fn too_large() -> Failure {
     )
 }
 
-/// The parameters behind the `?`.
+/// The query parameters.
 pub struct Params<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
@@ -56,7 +56,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// The parameters behind the `?` cannot be read.
+/// The query parameters cannot be read.
 pub fn bad_query(rejection: QueryRejection) -> Failure {
     Failure::invalid(StatusCode::BAD_REQUEST, rejection.body_text())
 }
@@ -116,7 +116,7 @@ fn number(headers: &HeaderMap, name: &str) -> Result<Option<u64>, String> {
     parsed(headers, name, "one whole number")
 }
 
-/// An id, which may stand in quotes as it does in JSON.
+/// An id, which may be quoted as in JSON.
 pub struct Quotable(pub SecretId);
 
 impl FromStr for Quotable {

@@ -5,10 +5,10 @@ use holdfast_api::{Read, RequestBody};
 use super::UNDER_WAY_KIB_MAX;
 use crate::node::scans::is_scan;
 
-/// KiB that a page of a list is taken for before it is made.
+/// KiB assumed for a page of a list before it is made.
 const PAGE_KIB: u32 = 2 * 1024;
 
-/// KiB that a request is taken for.
+/// KiB that a request counts as.
 pub(super) fn cost(body: &RequestBody) -> u32 {
     let kib = |bytes: usize| u32::try_from(bytes / 1024).unwrap_or(u32::MAX).saturating_add(1);
     let cost = match body {
@@ -17,7 +17,7 @@ pub(super) fn cost(body: &RequestBody) -> u32 {
         RequestBody::Read { read, .. } if is_long(read) => PAGE_KIB,
         _ => 1,
     };
-    // A request larger than all the room together must still pass, alone.
+    // A request larger than all the room must still pass, alone.
     cost.min(UNDER_WAY_KIB_MAX)
 }
 

@@ -1,8 +1,8 @@
-//! Feeds and subscriptions of a stream: what leases have to tell their holders,
-//! and what happens in jobs, piece by piece.
+//! Feeds and subscriptions of a stream: news of leases for their holders, and
+//! events of jobs, piece by piece.
 //!
-//! A piece is made when there is room for it on the connection, so that a reader
-//! that does not read costs a few pieces and no more.
+//! A piece is made when there is room for it on the connection, so that a stalled
+//! reader costs only a few pieces.
 
 use std::sync::Arc;
 
@@ -58,8 +58,8 @@ pub(super) struct Feeding {
 }
 
 impl Feeding {
-    /// Hands on who leads, whenever that changes, for as long as the node runs. A
-    /// reader that does not read hears the latest leader when it does.
+    /// Sends each new leader for as long as the node runs. A slow reader gets only
+    /// the latest leader.
     pub(super) async fn follow_leader(
         &self,
         mut leaders: watch::Receiver<Option<(u64, LeaderHint)>>,
@@ -78,9 +78,9 @@ impl Feeding {
         }
     }
 
-    /// Hands on what there is of a topic behind a revision, each piece as soon as
-    /// there is room for it. `have`: outcomes whose members the reader of a
-    /// lease's feed knows. Answers what comes last.
+    /// Hands on what there is of a topic after a revision, each piece as soon as
+    /// there is room for it. `have`: outcomes whose members the reader of a lease's
+    /// feed knows. Returns the last reply.
     pub(super) async fn follow(
         &self,
         node: &Node,
@@ -88,7 +88,7 @@ impl Feeding {
         (mut since, mut have): (Revision, Vec<Generation>),
         hand_on: impl Fn(ReplyBody, Option<Place>),
     ) -> ReplyBody {
-        // More than the reader of a feed keeps is nothing that it has.
+        // The feed's reader keeps at most this many.
         have.drain(..have.len().saturating_sub(ROSTERS_MAX));
         have.shrink_to_fit();
         loop {

@@ -1,7 +1,7 @@
-//! Room is short: whoever holds some of it and does not go on gives it up.
+//! Room is short: a peer that holds some of it and makes no progress loses it.
 //!
-//! A peer may take its time over a frame as long as nobody else waits for the
-//! room that it holds.
+//! A peer may take its time over a frame as long as no other waits for the room
+//! that it holds.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::node::tenant::room::{Part, Room};
 /// Longest pause of a peer in the middle of a frame while others wait for room.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long it is remembered that somebody waited for room.
+/// How long a shortage of room is remembered.
 const REMEMBERED: Duration = Duration::from_secs(1);
 
-/// How often a transfer that does not go on looks whether others wait.
+/// How often a stalled transfer checks whether others wait.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Who waits for room: everybody, or some tenants for their own parts.
+/// Waiters for room: all tenants, or some for their own parts.
 #[derive(Debug, Default)]
 pub struct Pressure {
     noted: Mutex<Noted>,
@@ -34,7 +34,7 @@ struct Noted {
 }
 
 impl Pressure {
-    /// Waits for room, and lets it be known if there is none at once.
+    /// Waits for room, and notes the shortage if there is none at once.
     pub async fn take(&self, room: &Room, tenant: &Tenant, size: u32) -> Part {
         let mut taking = std::pin::pin!(room.take(tenant, size));
         loop {
@@ -56,7 +56,7 @@ impl Pressure {
     }
 
     /// One step of a transfer for a tenant; none if the peer paused for too long
-    /// while others waited for what it holds.
+    /// while others waited for its room.
     pub async fn step<T>(&self, tenant: &Tenant, step: impl Future<Output = T>) -> Option<T> {
         let (mut step, begun) = (std::pin::pin!(step), Instant::now());
         loop {
@@ -97,7 +97,7 @@ mod tests {
         let pausing = pressure.step(&a, pending::<()>());
         assert!(tokio::time::timeout(minutes, pausing).await.is_err());
 
-        // Somebody of one tenant waits for its part alone.
+        // One tenant waits for its own part alone.
         let room = Room::new(100);
         let held = room.take(&a, 50).await;
         let begun = Instant::now();
@@ -114,7 +114,7 @@ mod tests {
         };
         assert!(tokio::time::timeout(minutes, others).await.is_err(), "b has room");
 
-        // There is none for anybody.
+        // There is none for any tenant.
         let rest = room.take(&b, 50).await;
         tokio::select! {
             _ = pressure.take(&room, &a, 10) => unreachable!(),

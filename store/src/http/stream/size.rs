@@ -21,7 +21,7 @@ fn policy_bytes(policy: &holdfast_api::Policy) -> usize {
     64 + crate::node::proposer::assignment_weight(&policy.assignment)
 }
 
-/// Roughly the bytes of what a key-value command came to.
+/// Roughly the bytes of a key-value outcome.
 fn kv_bytes(outcome: &KvOutcome) -> usize {
     match outcome {
         KvOutcome::Compared { value: Some(value), .. }

@@ -1,5 +1,5 @@
 //! A stream that a follower passes on to the leader, for a client that cannot
-//! reach the leader itself. Nothing is read or changed on the way: the client's
+//! reach the leader itself. Nothing is read or changed in between: the client's
 //! order, its session and its retries are those of a stream of its own.
 
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::node::Node;
 /// Longest time for the leader to accept the stream.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Whether a client asks for this, of a node that does not lead.
+/// Whether a client asks a node that does not lead to pass its stream on.
 pub fn asks(node: &Node, headers: &HeaderMap) -> bool {
     headers.get(routes::THROUGH_HEADER).is_some_and(|value| value == "1")
         && !node.consensus().leads()
 }
 
-/// Opens a stream to the leader and passes on what comes from either side.
+/// Opens a stream to the leader and copies both directions.
 pub async fn open(
     app: &App,
     node: &Node,
@@ -63,7 +63,7 @@ pub async fn open(
     let stop = app.inner.stop.clone();
     let passing = async move {
         let _second = second;
-        // Cut off when this node stops.
+        // Closed when this node stops.
         let _ = stop.run_until_cancelled(pass(upgrade, there)).await;
     };
     match place {
@@ -73,7 +73,7 @@ pub async fn open(
     super::switched()
 }
 
-/// Whichever side ends first ends the other.
+/// The side that ends first ends the other.
 async fn pass(upgrade: OnUpgrade, there: TokioIo<Upgraded>) {
     let Ok(here) = upgrade.await else { return };
     let (mut from_here, mut to_here) = tokio::io::split(TokioIo::new(here));

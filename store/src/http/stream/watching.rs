@@ -1,9 +1,9 @@
-//! Watches of a stream: their changes within bounds, their progress together.
+//! Watches of a stream: bounded changes and shared progress reports.
 //!
 //! What waits to be written is bounded for each watch in batches and for all
-//! watches of a stream in bytes. A watch without room holds nothing: it reads
-//! the history again when there is some. Without room for long it is cut, and
-//! told from where it may resume.
+//! watches of a stream in bytes. A watch without room holds nothing: it reads the
+//! history again when there is some. Without room for too long it is closed, with
+//! the revision to resume from.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use super::{AllParked, Parked, Place, Replies};
 use crate::node::{Node, Watcher};
 
-/// Watches without changes hear of their progress this often.
+/// How often watches without changes get a progress report.
 pub(super) const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 /// KiB of changes of one connection that may wait to be written.
@@ -23,18 +23,18 @@ pub(super) const WAITING_KIB_MAX: usize = 16 * 1024;
 /// Batches of one watch that may wait to be written.
 const BATCHES_MAX: usize = 64;
 
-/// A watch that finds no room for so long is cut.
+/// A watch without room for this long is closed.
 const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// Room for what one watch has waiting to be written.
 pub(super) struct Room {
     batches: Arc<Semaphore>,
-    /// Of all watches of the connection together.
+    /// Shared by all watches of the connection.
     kib: Arc<Semaphore>,
 }
 
 impl Room {
-    /// Room for a watch of the connection to which `kib` belongs.
+    /// Room for one watch of the connection that owns `kib`.
     pub(super) fn new(kib: Arc<Semaphore>) -> Room {
         Room { batches: Arc::new(Semaphore::new(BATCHES_MAX)), kib }
     }
@@ -56,14 +56,14 @@ impl Room {
     }
 }
 
-/// Hands a watch's changes on until it ends. Answers why it ended.
+/// Sends a watch's changes until it ends. Returns why it ended.
 pub(super) async fn deliver(
     mut watcher: Watcher,
     quiet: Option<Duration>,
     room: Room,
     hand_on: impl Fn(WatchBatch, Place),
 ) -> Problem {
-    // What was waited for: the next batch is the one that it is for.
+    // The bell rang for this batch.
     let mut waited = None;
     loop {
         let batches = match watcher.next(quiet).await {
@@ -95,8 +95,8 @@ pub(super) async fn deliver(
     }
 }
 
-/// KiB that a batch is taken for. One that is larger than all the room must
-/// still pass, alone.
+/// KiB that a batch counts as. One that is larger than all the room must still
+/// pass, alone.
 fn cost(batch: &WatchBatch) -> u32 {
     let kib = (batch_bytes(batch) / 1024 + 1).min(WAITING_KIB_MAX);
     u32::try_from(kib).unwrap_or(u32::MAX)
@@ -114,14 +114,14 @@ pub(super) fn batch_bytes(batch: &WatchBatch) -> usize {
     batch.changes.iter().map(change).sum()
 }
 
-/// Tells now and then, in one reply, how far all those watches are that have
-/// nothing to deliver. Else a watch of quiet keys would have to resume from a
-/// revision that is no longer kept.
+/// Reports the progress of all idle watches in one reply, at intervals. Else a
+/// watch of quiet keys would have to resume from a revision that is no longer
+/// kept.
 pub(super) async fn tell_progress(node: Node, parked: AllParked, replies: Replies) {
     let mut told = 0;
     loop {
         tokio::time::sleep(PROGRESS_EVERY).await;
-        // In this order: whatever was performed had rung before.
+        // Read the revision first: everything performed up to it has rung the bell.
         let revision = node.effects().performed();
         if revision == told {
             continue;

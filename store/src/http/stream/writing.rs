@@ -1,4 +1,4 @@
-//! Replies on their way to a client.
+//! Writes replies to a client.
 
 use std::io;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ pub(super) async fn write(
     }
 }
 
-/// Sends a frame; false if the client took nothing of it for a while under
-/// pressure, which is given if the frame holds room.
+/// Sends a frame; false if the client read nothing of it for a while under
+/// `pressure`, which is set if the frame holds room.
 async fn send_unless_paused(
     sink: &mut Sink,
     replies: &[Reply],

@@ -1,8 +1,8 @@
 //! A JSON body against its shape.
 //!
-//! The body is walked through once and nothing of it is kept, so that a
-//! hostile one costs no more than its bytes. What is not known is not walked
-//! into, so that the shape bounds the depth.
+//! The body is walked once and nothing of it is kept, so that a hostile one costs
+//! only its bytes. Unknown values are not entered, so that the shape bounds the
+//! depth.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,12 +18,12 @@ use super::words::{did_you_mean, listed, meaning, quoted, repeated};
 /// The body of a call.
 pub struct Body {
     shape: Shape,
-    /// Bodies that work; at least one, as text.
+    /// Valid example bodies; at least one, as text.
     examples: Vec<String>,
 }
 
 impl Body {
-    /// As the description says.
+    /// The body that the description defines.
     pub fn of(described: &Value, schemas: &Schemas<'_>) -> Body {
         let content = &described["content"]["application/json"];
         let several = content["examples"].as_object().into_iter().flatten();
@@ -34,7 +34,7 @@ impl Body {
         Body { shape: schemas.shape(&content["schema"]), examples }
     }
 
-    /// What is wrong with a body.
+    /// The error in a body, if any.
     pub fn fault(&self, body: &[u8]) -> Option<String> {
         if body.trim_ascii().is_empty() {
             return Some("the body is empty".to_owned());
@@ -50,7 +50,7 @@ impl Body {
         }
     }
 
-    /// A body that works: of the variant that was meant, or else the first.
+    /// A valid example: of the variant that was meant, or else the first.
     pub fn example(&self, body: &[u8]) -> &str {
         let start = &body[..body.len().min(64)];
         let start = String::from_utf8_lossy(start);
@@ -63,7 +63,7 @@ impl Body {
     }
 }
 
-/// Where a value stands.
+/// Position of a value in the body.
 #[derive(Clone, Copy)]
 enum Place<'w> {
     Body,
@@ -92,7 +92,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Walks through one value.
+/// Walks one value.
 struct Walk<'w> {
     shape: &'w Shape,
     place: Place<'w>,
@@ -119,7 +119,7 @@ impl<'w> Walk<'w> {
         }
     }
 
-    /// A value below this one.
+    /// A nested value.
     fn below<'b>(&'b self, shape: &'b Shape, place: Place<'b>) -> Walk<'b> {
         Walk { shape, place, fault: self.fault }
     }

@@ -1,4 +1,4 @@
-//! The parameters of an address against those of the call.
+//! Checks the query parameters of a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::http::problem::extract::Quotable;
 /// The parameters of a call.
 pub struct Query {
     parameters: BTreeMap<String, Parameter>,
-    /// An address that works.
+    /// A valid example query.
     example: String,
 }
 
@@ -25,7 +25,7 @@ struct Parameter {
 }
 
 impl Query {
-    /// As the description says.
+    /// The parameters that the description defines.
     pub fn of(path: &str, operation: &Value, schemas: &Schemas<'_>) -> Query {
         let described = operation["parameters"].as_array().into_iter().flatten();
         let described = described.filter(|parameter| parameter["in"] == "query");
@@ -57,13 +57,12 @@ impl Query {
         self.parameters.is_empty()
     }
 
-    /// An address that works.
+    /// A valid example query.
     pub fn example(&self) -> &str {
         &self.example
     }
 
-    /// What is wrong with the address of a call, whose fields may stand in its
-    /// body.
+    /// The error in a call's query; the call's fields may be in its body.
     pub fn fault(&self, method: &Method, uri: &Uri, in_body: bool) -> Option<String> {
         let Ok(Pairs(pairs)) = Pairs::<Vec<(String, String)>>::try_from_uri(uri) else {
             return Some("the parameters of the address cannot be read".to_owned());
@@ -107,7 +106,7 @@ impl Query {
     }
 }
 
-/// Whether the bytes that stand escaped in an address are UTF-8.
+/// Whether the percent-encoded bytes are UTF-8.
 fn is_text(raw: &str) -> bool {
     let mut bytes = Vec::with_capacity(raw.len());
     let mut rest = raw.as_bytes();
@@ -121,7 +120,7 @@ fn is_text(raw: &str) -> bool {
     std::str::from_utf8(&bytes).is_ok()
 }
 
-/// Completes "the parameter …" if a value is not of its shape.
+/// Completes "the parameter …" if a value does not fit its shape.
 fn wrong(shape: &Shape, value: &str) -> Option<String> {
     let fits = match shape {
         Shape::Text => true,

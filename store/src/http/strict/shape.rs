@@ -13,7 +13,7 @@ const NESTING_MAX: usize = 32;
 pub enum Shape {
     /// Any text.
     Text,
-    /// Text of a form that its type knows: a [`holdfast_api::Name`].
+    /// Text that its type parses: a [`holdfast_api::Name`].
     Name,
     /// A [`SecretId`](holdfast_api::SecretId).
     Id,
@@ -23,15 +23,15 @@ pub enum Shape {
     Whole(i128, i128),
     /// True or false.
     Flag,
-    /// A list of so many items.
+    /// A list with a bounded number of items.
     List(Box<Shape>, usize, usize),
-    /// An object whose names are free.
+    /// An object with any names.
     Map(Box<Shape>),
     /// An object with these fields.
     Fields(BTreeMap<String, Field>),
     /// An enum: the name of a variant, or an object with it as the only field.
     Variants(BTreeMap<String, Option<Shape>>),
-    /// Maybe null.
+    /// The shape, or null.
     Optional(Box<Shape>),
 }
 
@@ -40,14 +40,14 @@ pub enum Shape {
 pub struct Field {
     /// What it may be.
     pub shape: Shape,
-    /// Whether it must be there.
+    /// Whether it is required.
     pub required: bool,
-    /// What it means.
+    /// Its description.
     pub meaning: String,
 }
 
 impl Shape {
-    /// The shape of a value that is there.
+    /// The shape of a non-null value.
     pub fn present(&self) -> &Shape {
         match self {
             Shape::Optional(shape) => shape.present(),
@@ -90,7 +90,7 @@ impl fmt::Display for Shape {
 pub struct Schemas<'d>(&'d Map<String, Value>);
 
 impl<'d> Schemas<'d> {
-    /// Those of this one.
+    /// The shapes of this description.
     pub fn of(document: &'d Value) -> Schemas<'d> {
         let schemas = document["components"]["schemas"].as_object();
         Schemas(schemas.expect("the description has schemas"))
@@ -100,7 +100,7 @@ impl<'d> Schemas<'d> {
     ///
     /// # Panics
     ///
-    /// If it is of a kind that is not checked here: such a type must not be
+    /// On a kind of schema that this module cannot check: such a type must not be
     /// added to a request.
     pub fn shape(&self, schema: &Value) -> Shape {
         self.shape_at(schema, 0)

@@ -1,4 +1,4 @@
-//! Each slip is named with its place, and nothing that works is refused.
+//! Each mistake is reported with its place, and valid requests pass.
 
 use axum::http::{Method, Request};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::http::forward::Class;
 
-/// What is said of a request; nothing if it may pass.
+/// The error for a request; none if it passes.
 fn said(method: Method, uri: &str, body: &str) -> Option<String> {
     let request = Request::builder().method(method).uri(uri);
     let request = request.header(header::CONTENT_TYPE, "application/json").body(()).unwrap();
@@ -272,7 +272,7 @@ fn what_stands_in_the_wrong_half_of_a_request_is_refused() {
     );
 }
 
-/// Without its session a change that is sent again has two effects.
+/// Without its session, a retried change has two effects.
 #[test]
 fn a_misspelt_header_of_ours_is_refused_and_others_pass() {
     let said = |name: &str| {
@@ -289,7 +289,7 @@ fn a_misspelt_header_of_ours_is_refused_and_others_pass() {
     }
 }
 
-/// Whoever wants a refusal would get an answer.
+/// A client that expects a refusal would get an answer.
 #[test]
 fn a_header_with_a_value_that_it_does_not_have_is_refused() {
     let said = |value: &str| {
@@ -330,7 +330,7 @@ fn what_works_passes() {
     }
 }
 
-/// Without it a call could be lenient: nobody reads its body before the call.
+/// Without it a call could be lenient: its body is not read before the call.
 #[test]
 fn every_call_with_a_body_is_read_before_it_is_passed_on() {
     for ((method, path), call) in &*CALLS {

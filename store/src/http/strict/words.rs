@@ -1,12 +1,12 @@
 //! The nearest known name, and what was found in place of a value.
 
-/// Longest text from outside that an answer repeats, in characters.
+/// Longest client text that an answer repeats, in characters.
 const REPEATED_MAX: usize = 64;
 
 /// Most names that are listed.
 const LISTED_MAX: usize = 24;
 
-/// A name from outside, as an answer repeats it.
+/// A client's name, as an answer repeats it.
 pub fn repeated(text: &str) -> String {
     let mut shown: String = text.chars().take(REPEATED_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(REPEATED_MAX).is_some() {
@@ -15,7 +15,7 @@ pub fn repeated(text: &str) -> String {
     shown
 }
 
-/// A text that was found in place of something else.
+/// Text found where another value was expected.
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", repeated(text))
 }
@@ -42,7 +42,7 @@ fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
         .map(|(_, known)| known)
 }
 
-/// The known name that this one is, but for a letter or two.
+/// The known name that differs by a letter or two.
 pub fn nearly<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     const LETTERS_WRONG_MAX: usize = 2;
     let alike = known.iter().filter(|known| known.len().abs_diff(name.len()) <= LETTERS_WRONG_MAX);
@@ -53,7 +53,7 @@ pub fn nearly<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
         .map(|(_, known)| known)
 }
 
-/// The known names, as far as they are few.
+/// The known names, up to a limit.
 pub fn listed(known: &[&str]) -> String {
     let shown = known[..known.len().min(LISTED_MAX)].join(", ");
     match known.len().checked_sub(LISTED_MAX) {

@@ -4,7 +4,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Node 1 of so many voters; it leads or knows no leader.
+/// Node 1 of this many voters; it leads or knows no leader.
 fn view(voters: u64, role: NodeRole) -> View {
     View {
         id: 1,
@@ -25,7 +25,7 @@ fn view(voters: u64, role: NodeRole) -> View {
     }
 }
 
-/// What is known at second 100, given when each voter was heard of.
+/// The state at second 100, given when each voter was last heard of.
 fn judged(voters: u64, heard: &[(NodeId, u32)]) -> Majority {
     let began = Instant::now();
     let mut contacts = Contacts::new(began);
@@ -70,7 +70,7 @@ fn a_follower_hears_the_others_through_its_leader() {
     assert_eq!(known.missing, word.missing, "for as long as the leader says");
 }
 
-/// The log's lines of a leader whose followers have been silent for so long.
+/// A leader's log lines after its followers have been silent for this long.
 fn said(log: &mut Log, silences: [u64; 2], now: Instant) -> Vec<Line> {
     let view = view(3, NodeRole::Leader);
     let mut contacts = Contacts::new(now - SECOND * 1_000);

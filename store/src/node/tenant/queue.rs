@@ -13,10 +13,10 @@ use tokio::sync::mpsc;
 
 use super::Tenant;
 
-/// What a turn gives, in the unit of costs.
+/// Credit of one turn, in the unit of costs.
 const CREDIT: u64 = 16 * 1024;
 
-/// Who waits, by tenant.
+/// Waiting items, by tenant.
 #[derive(Debug)]
 pub struct Queue<T> {
     max: usize,
@@ -33,13 +33,13 @@ struct Waiting<T> {
 }
 
 impl<T> Queue<T> {
-    /// Up to so many wait.
+    /// A queue for at most `max` items.
     pub fn new(max: usize) -> Queue<T> {
         Queue { max, len: 0, tenants: HashMap::new(), turns: VecDeque::new() }
     }
 
-    /// Puts an item behind its tenant's; gives it back if that has its part of the
-    /// queue already.
+    /// Adds an item to its tenant's queue; gives it back if the tenant has its share
+    /// already.
     pub fn push(&mut self, tenant: Tenant, cost: u64, item: T) -> Result<(), T> {
         let own = self.tenants.get(&tenant).map_or(0, |waiting| waiting.items.len());
         if own >= self.max - self.len {
@@ -61,7 +61,7 @@ impl<T> Queue<T> {
             let tenant = self.turns.front()?;
             let waiting = self.tenants.get_mut(tenant)?;
             let (cost, _) = waiting.items.front()?;
-            // Alone it needs no turns.
+            // A single tenant needs no turns.
             if self.turns.len() > 1 && *cost > waiting.credit {
                 waiting.credit += CREDIT;
                 self.turns.rotate_left(1);
@@ -105,7 +105,7 @@ impl<T> Clone for Sender<T> {
 pub enum Refused<T> {
     /// Its tenant has its part of the queue already.
     Full(T),
-    /// Nobody takes items out any more.
+    /// No more items are taken out.
     Closed(T),
 }
 
@@ -116,7 +116,7 @@ impl<T> Sender<T> {
             return Err(Refused::Closed(item));
         }
         self.queue.lock().push(tenant, cost, item).map_err(Refused::Full)?;
-        // A receiver that closed it since drops what is in it.
+        // Items still queued when the receiver closes are dropped.
         let _ = self.tell.send(());
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Room of which a tenant takes no more than it leaves.
+//! Room of which a tenant takes at most as much as it leaves free.
 //!
-//! However many tenants take all they can, one that has nothing finds some: with
-//! N of them at it, each has a part of N + 1, and as much is free. Who waits is
-//! served in the order of his tenant, and tenants in turn.
+//! A tenant that has none always finds some: while N tenants take all they can,
+//! each has one part in N + 1, and one part stays free. A tenant's waiters are
+//! served in order, and tenants in turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,20 +20,20 @@ pub struct Room(Arc<Mutex<Shared>>);
 struct Shared {
     free: u32,
     tenants: HashMap<Tenant, Own>,
-    /// Tenants of whom somebody waits; the first has its turn.
+    /// Tenants with waiters; the first has its turn.
     turns: VecDeque<Tenant>,
 }
 
-/// What is a tenant's.
+/// One tenant's part.
 #[derive(Debug, Default)]
 struct Own {
     held: u32,
     waiting: VecDeque<(u32, oneshot::Sender<Part>)>,
-    /// Whether it stands among the turns.
+    /// Whether it is among the turns.
     has_turn: bool,
 }
 
-/// Some of it; dropping it gives it back.
+/// Some of the room; dropping it returns it.
 #[derive(Debug)]
 pub struct Part {
     /// None once it was given back.
@@ -43,14 +43,14 @@ pub struct Part {
 }
 
 impl Room {
-    /// So much room.
+    /// Room of this size.
     pub fn new(size: u32) -> Room {
         let (tenants, turns) = (HashMap::new(), VecDeque::new());
         Room(Arc::new(Mutex::new(Shared { free: size, tenants, turns })))
     }
 
-    /// Waits for so much room. A tenant that has none gets what is free, however
-    /// much it asks for.
+    /// Waits for this much room. A tenant that has none gets what is free, even for a
+    /// larger request.
     pub async fn take(&self, tenant: &Tenant, size: u32) -> Part {
         let handed = {
             let mut shared = self.0.lock();
@@ -82,7 +82,7 @@ impl Room {
         }
     }
 
-    /// Whether it has less than that for whomsoever.
+    /// Whether less than that is free, for any tenant.
     pub fn is_short_of(&self, size: u32) -> bool {
         self.0.lock().free < size
     }
@@ -112,7 +112,7 @@ impl Room {
     }
 }
 
-/// A waiter. One that gives up lets those after it have their turn.
+/// A waiter. One that gives up gives the others their turn.
 struct Waiting<'a> {
     room: &'a Room,
     /// None once it was handed room.
@@ -122,7 +122,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(handed) = self.handed.take() {
-            // A part that has come just now is given back.
+            // A part handed over just now is returned.
             drop(handed);
             self.room.hand_out(&mut self.room.0.lock());
         }
@@ -130,7 +130,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Own {
-    /// Those in front who gave up waiting.
+    /// Drops those at the front that gave up waiting.
     fn forget_gone(&mut self) {
         while self.waiting.front().is_some_and(|(_, hand)| hand.is_closed()) {
             self.waiting.pop_front();
@@ -157,7 +157,8 @@ impl Shared {
         }
     }
 
-    /// Gives the first tenant its turn: whom it hands room, if there is enough.
+    /// Gives the first tenant its turn. Returns the waiter to hand room to, if there
+    /// is enough.
     fn next(&mut self) -> Option<(Tenant, u32, oneshot::Sender<Part>)> {
         let tenant = self.turns.pop_front()?;
         let own = self.tenants.get_mut(&tenant)?;
@@ -179,7 +180,7 @@ impl Shared {
 }
 
 impl Part {
-    /// Whose it is.
+    /// The tenant that holds it.
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
     }
@@ -266,7 +267,7 @@ mod tests {
         drop(held);
         assert_eq!(stays.await.unwrap(), 4);
 
-        // Nor does it stand in the way of those that come when there is room.
+        // Nor does it block others once there is room.
         let (one, other) = (room.take(&b, 5).await, room.take(&job("a"), 2).await);
         assert!(tokio::time::timeout(Duration::from_secs(60), room.take(&b, 5)).await.is_err());
         drop((one, other));

@@ -16,9 +16,9 @@ use crate::storage::error::StorageError;
 use crate::storage::identity::sync_dir;
 
 /// Bytes after which a draft is synced while it is written: a big one must not
-/// pile up in the page cache and then hold up the log's syncs.
+/// fill the page cache and delay the log's syncs.
 const SYNC_EVERY_BYTES: u64 = 4 << 20;
-/// What a draft leaves of the disk, at most the share behind it: the log needs room
+/// What a draft leaves of the disk, at most the share below: the log needs room
 /// beside it, and a node whose log finds none stops.
 const LEFT_BYTES: u64 = 64 << 20;
 const LEFT_PARTS: u64 = 20;
@@ -31,8 +31,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Uses a folder, which is made if there is none; drafts that a crash left
-    /// behind are deleted.
+    /// Uses a folder, created if missing; drafts that a crash left are deleted.
     pub fn open(dir: &Path) -> Result<Directory, StorageError> {
         fs::create_dir_all(dir).map_err(StorageError::io(dir, "making the folder"))?;
         let directory = Directory { dir: dir.to_owned(), drafts: AtomicU64::new(0) };
@@ -82,7 +81,7 @@ impl SnapshotBackend for Directory {
         let path = self.place(name);
         let open = || -> io::Result<Image> {
             let file = File::open(&path)?;
-            // What the disk holds is read, and not what the system remembers of it.
+            // Read from the disk, not from the page cache.
             let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
             let length = file.metadata()?.len();
             Ok(Image { file: Arc::new(file), length })
@@ -132,7 +131,7 @@ impl Write for Draft {
     }
 }
 
-/// Fails as a full disk does while there is still something left of it.
+/// Fails like a full disk while some of it is still free.
 fn leaves_room(path: &Path) -> io::Result<()> {
     let disk = statvfs(path)?;
     let left = LEFT_BYTES.min(disk.blocks() * disk.fragment_size() / LEFT_PARTS);

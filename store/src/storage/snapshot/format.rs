@@ -22,25 +22,25 @@ pub const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"HFSNAP\r\n";
 const HEAD: Head = Head { magic: MAGIC, version: VERSION };
 
-/// What stands in front of the state.
+/// Header before the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotHeader {
     /// The cluster whose state it is.
     pub cluster_id: String,
-    /// What it covers.
+    /// The last entry and membership in it.
     pub meta: SnapshotMetaRecord,
     /// When it was made, in milliseconds since 1970 by the wall clock of the
     /// node that made it; for people only.
     pub created_ms: u64,
 }
 
-/// Writes the header; the state is to be written to what is returned.
+/// Writes the header; write the state to the returned writer.
 pub fn begin<W: Write>(out: W, header: &SnapshotHeader) -> io::Result<BlockWriter<W>> {
     BlockWriter::new(out, HEAD, &record::encode(header))
 }
 
-/// Reads the header; the state is to be read from what is returned.
+/// Reads the header; read the state from the returned reader.
 pub fn open<R: Read>(input: R) -> Result<(SnapshotHeader, BlockReader<R>), FormatError> {
     let (header, blocks) = BlockReader::open(input, HEAD)?;
     let header = record::decode(&header)

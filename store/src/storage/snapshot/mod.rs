@@ -1,8 +1,8 @@
 //! Whole-image snapshots: made, kept, sent, received.
 //!
-//! A snapshot is one file, see [`mod@format`], that is written under another name,
-//! made durable and then renamed. Only the newest is kept. A handle keeps its
-//! file open, so that one that is being read can be deleted.
+//! A snapshot is one file, see [`mod@format`], that is written under another
+//! name, made durable and then renamed. Only the newest is kept. A handle keeps
+//! its file open, so that a snapshot can be deleted while it is read.
 
 pub mod directory;
 pub mod format;
@@ -31,31 +31,31 @@ use crate::raft::types::{SnapshotMeta, TypeConfig};
 const EXTENSION: &str = "snap";
 /// Bytes read at once, for sending and for decoding.
 const CHUNK_BYTES: usize = 256 << 10;
-/// The biggest snapshot that is taken from another node.
+/// The largest snapshot accepted from another node.
 pub const SNAPSHOT_BYTES_MAX: u64 = 64 << 30;
 
 /// A snapshot with its handle, as the consensus library passes it around.
 pub type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
 
-/// A place that keeps snapshots: the file system in production.
+/// A store for snapshots: the file system in production.
 pub trait SnapshotBackend: Send + Sync + 'static {
-    /// Begins a new one; it has no name yet.
+    /// Begins a new draft without a name.
     fn create(&self) -> Result<Box<dyn SnapshotDraft>, StorageError>;
-    /// Names of those that are there.
+    /// Names of all snapshots.
     fn list(&self) -> Result<Vec<String>, StorageError>;
-    /// Opens one.
+    /// Opens one by its name.
     fn open(&self, name: &str) -> Result<Arc<dyn SnapshotImage>, StorageError>;
-    /// Deletes one. Those who have it open can read on.
+    /// Deletes one. Open handles can read on.
     fn remove(&self, name: &str) -> Result<(), StorageError>;
-    /// Keeps a damaged one for people to look at, under a name that is not listed.
+    /// Renames a damaged one, so that it is not listed but people can inspect it.
     fn set_aside(&self, name: &str) -> Result<(), StorageError>;
-    /// What errors call it.
+    /// Its name in errors.
     fn place(&self, name: &str) -> PathBuf;
 }
 
 /// A snapshot being written; deleted when dropped before it has a name.
 pub trait SnapshotDraft: Write + Send {
-    /// What was written so far, to be read back.
+    /// What was written so far, for reading back.
     fn image(&self) -> Arc<dyn SnapshotImage>;
     /// Makes the bytes durable, then the name, replacing one of the same name.
     fn publish(&mut self, name: &str) -> io::Result<()>;
@@ -63,7 +63,7 @@ pub trait SnapshotDraft: Write + Send {
 
 /// The bytes of a snapshot.
 pub trait SnapshotImage: Send + Sync {
-    /// How many.
+    /// Size in bytes.
     fn length(&self) -> u64;
     /// Reads some from `offset` on; 0 at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -72,11 +72,10 @@ pub trait SnapshotImage: Send + Sync {
 /// How snapshots are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// Bytes a second that may be written, so that the log's syncs stay
-    /// smooth; none = as fast as it goes, which a simulation wants: a pause
-    /// is one of the real clock.
+    /// Bytes a second that may be written, so that the log's syncs stay smooth; none
+    /// = no limit, for simulations, since pauses use the real clock.
     pub bytes_per_second: Option<u64>,
-    /// Where blocking work is done.
+    /// Where its blocking work runs.
     pub offload: Offload,
 }
 
@@ -93,7 +92,7 @@ fn name_of(last: Option<&LogIdRecord>) -> String {
     }
 }
 
-/// What orders snapshots: leader, then index.
+/// Order of snapshots: leader, then index.
 type Rank = Option<(u64, u64, u64)>;
 
 /// None if it is not the name of a snapshot.
@@ -124,8 +123,8 @@ struct Shared {
     /// A damaged snapshot up to this index may be set aside: the log still
     /// holds all that is in it.
     dispensable_upto: Option<u64>,
-    /// The one to send and to restart from. Held while one is published, so
-    /// that an older one never takes the place of a newer.
+    /// The one to send and to restart from. Locked while one is published, so that an
+    /// older one never replaces a newer one.
     newest: Mutex<Option<SnapshotFile>>,
 }
 
@@ -168,7 +167,7 @@ impl SnapshotStore {
     pub fn check(&self) -> Result<(), StorageError> {
         let Some(meta) = self.newest_meta() else { return Ok(()) };
         let checked = self.named(&name_of(meta.last.as_ref())).and_then(|file| file.verify());
-        // Another one may have taken its place meanwhile.
+        // Another one may have taken its place by now.
         if self.newest_meta() == Some(meta) { checked } else { Ok(()) }
     }
 
@@ -177,13 +176,13 @@ impl SnapshotStore {
         self.shared.newest.lock().as_ref().map(|file| file.meta.clone())
     }
 
-    /// Where blocking work on snapshots is done.
+    /// Where blocking work on snapshots runs.
     pub fn offload(&self) -> Offload {
         self.shared.options.offload
     }
 
-    /// Puts the newest snapshot out of the way, because reading it ended in
-    /// `error`; gives the error back if the node cannot do without.
+    /// Sets the newest snapshot aside, because reading it failed with `error`;
+    /// returns the error if the node cannot do without it.
     pub(super) fn set_newest_aside(&self, error: StorageError) -> Result<(), StorageError> {
         let mut newest = self.shared.newest.lock();
         let Some(last) = newest.as_ref().map(|file| file.meta.last) else { return Err(error) };
@@ -227,8 +226,8 @@ impl SnapshotStore {
         Ok(SnapshotFile { image, meta, place, draft, offload })
     }
 
-    /// Writes a snapshot of what `encode` writes and makes it the newest,
-    /// unless a newer one came in meanwhile. Blocks for long.
+    /// Writes a snapshot of what `encode` writes and makes it the newest, unless a
+    /// newer one has arrived since. Blocks for long.
     pub fn write(
         &self,
         meta: &SnapshotMetaRecord,
@@ -239,7 +238,7 @@ impl SnapshotStore {
         Ok(file)
     }
 
-    /// Writes a snapshot that has no name yet: it is gone with its last handle.
+    /// Writes a snapshot without a name: it is deleted with its last handle.
     pub(super) fn draft(
         &self,
         meta: &SnapshotMetaRecord,
@@ -288,7 +287,7 @@ impl SnapshotStore {
         old.map_or(Ok(()), |old| self.shared.backend.remove(&old))
     }
 
-    /// A draft of this store with the bytes of a snapshot of another one.
+    /// A draft in this store with the bytes of a snapshot of another store.
     fn copied(&self, file: &SnapshotFile) -> Result<Box<dyn SnapshotDraft>, StorageError> {
         let mut draft = self.shared.backend.create()?;
         io::copy(&mut ImageReader::new(Arc::clone(&file.image)), &mut draft)
@@ -296,7 +295,7 @@ impl SnapshotStore {
         Ok(draft)
     }
 
-    /// Begins to take a snapshot from another node that says it covers `meta`.
+    /// Begins to receive a snapshot that, by its sender, covers `meta`.
     pub fn receive(&self, meta: SnapshotMetaRecord) -> Result<SnapshotReceiver, StorageError> {
         let draft = self.shared.backend.create()?;
         Ok(SnapshotReceiver { store: self.clone(), meta, draft, bytes: 0 })
@@ -319,7 +318,7 @@ pub struct SnapshotFile {
     image: Arc<dyn SnapshotImage>,
     meta: SnapshotMetaRecord,
     place: PathBuf,
-    /// There until the file has its name.
+    /// Set until the file has its name.
     draft: Arc<Mutex<Option<Box<dyn SnapshotDraft>>>>,
     offload: Offload,
 }
@@ -341,7 +340,7 @@ impl SnapshotFile {
         self.image.length()
     }
 
-    /// The file's bytes from the beginning, as they travel to another node.
+    /// The file's bytes from the beginning, as they are sent to another node.
     pub async fn reader(&self) -> io::Result<Pin<Box<dyn AsyncRead + Send>>> {
         let (image, offload) = (Arc::clone(&self.image), self.offload);
         let chunks = stream::try_unfold(0, move |offset| {
@@ -355,7 +354,7 @@ impl SnapshotFile {
         Ok(Box::pin(StreamReader::new(Box::pin(chunks))))
     }
 
-    /// Reads the state out of it, and checks all of it. Blocks.
+    /// Decodes its state, and checks all of it. Blocks.
     pub fn decode<T, E: fmt::Display>(
         &self,
         decode: impl FnOnce(&mut dyn Read) -> Result<T, E>,
@@ -365,7 +364,7 @@ impl SnapshotFile {
         let (_, mut body) = format::open(input).map_err(unreadable)?;
         match decode(&mut body) {
             Ok(state) => body.finish().map(|()| state).map_err(unreadable),
-            // A bad checksum explains more than what the decoder made of it.
+            // A bad checksum explains more than the decoder's error.
             Err(error) => {
                 self.verify()?;
                 Err(StorageError::damaged(&self.place, error.to_string()))
@@ -380,7 +379,7 @@ impl SnapshotFile {
             .map_err(|error| unreadable(&self.place, error))
     }
 
-    /// As the consensus library wants it.
+    /// As the consensus library needs it.
     pub fn into_snapshot(self) -> Result<Snapshot, StorageError> {
         let meta = SnapshotMeta::try_from(self.meta.clone())
             .map_err(|error| StorageError::damaged(&self.place, error.to_string()))?;
@@ -395,7 +394,7 @@ fn read_chunk(image: &dyn SnapshotImage, offset: u64) -> io::Result<Bytes> {
     Ok(Bytes::from(chunk))
 }
 
-/// An image from its beginning on, buffered.
+/// A buffered reader of an image from its beginning.
 struct ImageReader {
     image: Arc<dyn SnapshotImage>,
     offset: u64,
@@ -425,7 +424,7 @@ impl Read for ImageReader {
     }
 }
 
-/// A snapshot that is coming in.
+/// A snapshot being received.
 pub struct SnapshotReceiver {
     store: SnapshotStore,
     meta: SnapshotMetaRecord,
@@ -434,8 +433,8 @@ pub struct SnapshotReceiver {
 }
 
 impl SnapshotReceiver {
-    /// Takes the next bytes of the file. Dropping the receiver, or an error,
-    /// deletes what came.
+    /// Takes the next bytes of the file. Dropping the receiver, or an error, deletes
+    /// what was received.
     pub async fn write(mut self, chunk: Bytes) -> Result<SnapshotReceiver, StorageError> {
         let place = self.place();
         self.bytes += chunk.len() as u64;
@@ -448,8 +447,8 @@ impl SnapshotReceiver {
         offload.run(write).await?.map_err(StorageError::io(place, "receiving a snapshot"))
     }
 
-    /// Checks every byte of what came. It is not the newest snapshot until the
-    /// state machine has installed it.
+    /// Checks every byte received. It is not the newest snapshot until the state
+    /// machine has installed it.
     pub async fn finish(self) -> Result<Snapshot, StorageError> {
         let offload = self.store.offload();
         offload.run(move || self.check()).await?
@@ -471,7 +470,7 @@ impl SnapshotReceiver {
     }
 }
 
-/// Writes no faster than so many bytes a second.
+/// Writes at most this many bytes a second.
 struct Paced {
     inner: Box<dyn SnapshotDraft>,
     bytes_per_second: Option<u64>,
@@ -485,7 +484,7 @@ impl Paced {
     }
 }
 
-/// How long so many bytes may take at least.
+/// Least time for this many bytes.
 fn time_for(bytes: u64, rate: u64) -> Duration {
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -17,16 +17,16 @@ use crate::samples::{Samples, median, ms};
 /// One of a round's series.
 type Of = fn(&Round) -> &Samples;
 
-/// Turns of the disk and the cluster in each round: short ones, so that what
-/// else goes on with the disk meets both alike.
+/// Turns of the disk and the cluster in each round: short ones, so that other disk load
+/// affects both alike.
 const TURNS: usize = 20;
 /// Of each kind in one turn.
 const OPERATIONS: usize = 50;
 /// The aim: the median put takes at most this many syncs.
 const SYNCS_MAX: f64 = 4.0;
 
-/// One round: appends, puts, and reads that any node answers from memory,
-/// which show a request's way there and back.
+/// One round: appends, puts, and reads that any node answers from memory, which show a
+/// request's round trip.
 struct Round {
     disk: Samples,
     put: Samples,

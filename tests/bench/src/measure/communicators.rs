@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const PUTS: u64 = 50;
 
-/// What a rank has written down.
+/// A record of a rank.
 struct Entry {
     at: u64,
     process: u32,
@@ -35,7 +35,7 @@ struct Entry {
     body: Value,
 }
 
-/// A group of ranks behind one agent, and the file that they write to.
+/// A group of ranks under one agent, and the file that they write to.
 struct Group<'a> {
     bench: &'a Bench,
     name: String,
@@ -46,7 +46,7 @@ struct Group<'a> {
     _agent: Agent,
 }
 
-/// What one kill came to, in milliseconds.
+/// The times of one kill, in milliseconds.
 struct Killed {
     stopped: f64,
     stepped: f64,

@@ -1,5 +1,4 @@
-//! Deaths, until the last survivor has been told: its round closes without the
-//! dead.
+//! Deaths, until the last survivor is notified: its round closes without the dead.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ use crate::samples::ms;
 
 /// Simulated agents.
 const HOSTS: u32 = 128;
-/// Real ones.
+/// Real agents.
 const AGENTS: u32 = 4;
 /// Of the hosts that are lost.
 const TTLS: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(5)];

@@ -24,8 +24,7 @@ const PUT_EVERY: Duration = Duration::from_millis(10);
 /// Longest outage that is waited for.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 const POLL_EVERY: Duration = Duration::from_millis(1);
-/// A calm time between losses, drawn anew, so that they do not fall in step
-/// with heartbeats.
+/// A calm time between losses, drawn each time, so that they do not fall in step with heartbeats.
 const CALM_MS: std::ops::Range<u64> = 700..1_200;
 
 /// Acknowledged puts: begun when, acknowledged when.

@@ -1,4 +1,4 @@
-//! What hosts cost on which nothing happens: their leases are renewed.
+//! Cost of idle hosts: their leases are renewed.
 
 use std::time::{Duration, Instant};
 

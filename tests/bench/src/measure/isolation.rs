@@ -1,4 +1,4 @@
-//! One job does its worst; the puts of another, and who leads.
+//! The puts of one job, and the leader, while another job does its worst.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,24 +22,24 @@ const PUT_P99_MAX: Duration = Duration::from_millis(100);
 /// How often the other job puts.
 const PUT_EVERY: Duration = Duration::from_millis(5);
 
-/// Keys of the largest multi-put, and how many are under way at once.
+/// Keys of the largest multi-put, and how many are in flight at once.
 const MULTI_KEYS: u32 = 131_072;
 /// A large value, in bytes.
 const LARGE_BYTES: usize = 8_000_000;
 /// Keys that are counted again and again.
 const COUNTED_KEYS: u32 = 1_000_000;
-/// Connections that say nothing.
+/// Silent connections.
 const SILENT: usize = 4_000;
-/// Small puts under way at once: about three times what keeps three nodes busy.
+/// Small puts in flight at once: about three times what keeps three nodes busy.
 const SMALL_PUTS: usize = 768;
 
 /// Longest silence of a node that makes a backup.
 const BACKUP_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Pause behind each load.
+/// Pause after each load.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// What the loud job does.
+/// The load of the loud job.
 #[derive(Clone, Copy)]
 enum Load {
     None,
@@ -74,7 +74,7 @@ impl Load {
         }
     }
 
-    /// Does it once.
+    /// Sends the load once.
     async fn once(self, keys: &Keys, worker: usize) -> anyhow::Result<()> {
         match self {
             Load::None | Load::Silent | Load::Backups => {}
@@ -99,13 +99,13 @@ impl Load {
         loop {
             match self.once(&keys, worker).await {
                 Ok(()) => done.fetch_add(1, Ordering::Relaxed),
-                // Turned away: what it does is too much, which is the point.
+                // Refused: it sends too much, which is the point.
                 Err(_) => continue,
             };
         }
     }
 
-    /// Begins it; it ends when what is returned is dropped.
+    /// Begins it; it ends when the returned guard is dropped.
     async fn begin(
         self,
         cluster: &Cluster,
@@ -209,7 +209,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         let (latencies, refused) = puts(&cluster, lasting).await;
         let answered = done.load(Ordering::Relaxed);
         drop(running);
-        // What the disks still have to do is not the next load's.
+        // Remaining disk work must not count in the next load.
         tokio::time::sleep(SETTLING).await;
         let elections = cluster.status(cluster.leader().await?).await?.term - term;
         section.row([

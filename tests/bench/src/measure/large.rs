@@ -1,5 +1,5 @@
-//! One job of 16 384 processes that registered in random order: what a death
-//! costs, and what subscriptions and listings do to everybody else.
+//! One job of 16 384 processes that registered in random order: the cost of a death, and
+//! the effect of subscriptions and listings on all other clients.
 
 use std::time::{Duration, Instant};
 
@@ -31,13 +31,13 @@ const ROUNDS_MAX: Duration = Duration::from_millis(500);
 const ROUNDS_WITH_DEATHS_MAX: Duration = Duration::from_millis(600);
 /// Subscriptions to the job's events, over all hosts.
 const SUBSCRIPTIONS: u32 = 100_000;
-/// Over which an idle cluster is watched, and until it is idle.
+/// How long an idle cluster is watched, and how long it takes to become idle.
 const IDLE: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(2);
 /// Listings of all processes at the same time, and how often.
 const LISTINGS: usize = 24;
 const LISTED_EVERY: Duration = Duration::from_millis(500);
-/// A put beside them may take so many times as long.
+/// A put during them may take this many times as long.
 const SLOWER_MAX: f64 = 4.0;
 
 async fn leaders_cpu(cluster: &mut Cluster) -> anyhow::Result<Duration> {
@@ -49,7 +49,7 @@ fn told_bytes(hosts: &[Host]) -> f64 {
     hosts.iter().map(|host| host.told_bytes as f64).sum()
 }
 
-/// So many rounds in a row, all arriving at once; before each somebody may die.
+/// This many rounds in a row, all arriving at once; with `die`, a process dies before each.
 async fn rounds(hosts: &mut Vec<Host>, die: bool) -> anyhow::Result<f64> {
     let begun = Instant::now();
     for n in 0..ROUNDS {
@@ -68,7 +68,7 @@ async fn rounds(hosts: &mut Vec<Host>, die: bool) -> anyhow::Result<f64> {
     Ok(ms(begun.elapsed()))
 }
 
-/// What telling of something came to.
+/// The cost of notifications.
 #[derive(Default)]
 struct Telling {
     took: Vec<f64>,
@@ -107,7 +107,7 @@ async fn deaths(
     Ok(telling)
 }
 
-/// Processor time of the leader in a second on which nothing happens.
+/// Processor time of the leader in an idle second.
 async fn idle(cluster: &mut Cluster) -> anyhow::Result<f64> {
     tokio::time::sleep(SETTLE).await;
     let (begun, cpu) = (Instant::now(), leaders_cpu(cluster).await?);
@@ -147,7 +147,7 @@ async fn list(client: Client, scope: Scope) -> anyhow::Result<usize> {
     }
 }
 
-/// Lists twice a second, so many at the same time, until it is dropped.
+/// Lists twice a second, several at the same time, until it is dropped.
 fn keep_listing(cluster: &Cluster, scope: &Scope, expected: usize) -> JoinSet<anyhow::Result<()>> {
     let mut listing = JoinSet::new();
     for _ in 0..LISTINGS {

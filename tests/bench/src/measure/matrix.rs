@@ -1,4 +1,4 @@
-//! The failover matrix: what each fault costs, by whose it is.
+//! The failover matrix: the cost of each fault, by the host that it hits.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::arguments::Bench;
 use crate::report::{Section, number};
 use crate::samples::{Samples, ms};
 
-/// Puts are begun so often, for so long from the fault on; the worst one counts.
+/// Puts are begun this often, for a while from the fault on; the worst one counts.
 const PUT_EVERY: Duration = Duration::from_millis(10);
 const PUTS_LAST: Duration = Duration::from_millis(1_500);
 /// Ranks that are blocked in a wait when the fault comes.
 const BLOCKED: usize = 8;
-/// A calm time before each fault, drawn anew, so that faults do not fall in step
+/// A calm time before each fault, drawn each time, so that faults do not fall in step
 /// with heartbeats.
 const CALM_MS: std::ops::Range<u64> = 400..700;
 /// Descriptors of each node, and idle connections that take them all.
@@ -83,12 +83,12 @@ impl Role {
     }
 }
 
-/// Three hosts with a node each, and the disks that these are on.
+/// Three hosts with a node each, and their disks.
 struct Field {
     hosts: [Host; 3],
     cluster: Cluster,
     disks: Option<Vec<Disk>>,
-    /// Idle connections to the node whose descriptors are exhausted.
+    /// Idle connections to the node that runs out of descriptors.
     idle: Vec<TcpStream>,
 }
 
@@ -119,7 +119,7 @@ impl Field {
         &self.hosts[id as usize - 1]
     }
 
-    /// The addresses of everybody but this node.
+    /// All hosts but that of this node.
     fn others(&self, id: NodeId) -> impl Iterator<Item = &Host> {
         (1..).zip(&self.hosts).filter(move |(other, _)| *other != id).map(|(_, host)| host)
     }

@@ -18,7 +18,7 @@ use crate::samples::{Samples, median, ms};
 
 const VALUE_BYTES: usize = 100;
 const KEYS_PER_COMMAND: usize = 1_000;
-/// Commands under way while the state is filled.
+/// Commands in flight while the state is filled.
 const FILL_IN_FLIGHT: usize = 4;
 /// Entries after which the nodes make a snapshot: more than filling takes, and
 /// few enough that the paced puts cross it every few seconds.
@@ -27,7 +27,7 @@ const SNAPSHOT_ENTRIES: u64 = 6_000;
 const PUT_EVERY: Duration = Duration::from_millis(2);
 /// Longest wait for the snapshots.
 const SNAPSHOTS_TIME_MAX: Duration = Duration::from_secs(300);
-/// Time after which memory is read: work that lags behind is done.
+/// Time after which memory is read: delayed work is done by then.
 const SETTLE: Duration = Duration::from_secs(3);
 /// The aim: p99 of a put while a snapshot is made, against without.
 const SLOWER_MAX: f64 = 2.0;
@@ -60,8 +60,8 @@ async fn fill(keys: &Keys, count: usize) -> anyhow::Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Puts at a fixed pace, so that a stall is seen by all the puts that fall
-/// into it, until enough snapshots were made. Begin and end of each put.
+/// Puts at a fixed pace, until enough snapshots were made: all puts due in a stall show
+/// it. Answers begin and end of each put.
 async fn paced(
     keys: &Keys,
     lookout: &Lookout,

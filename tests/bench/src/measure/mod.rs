@@ -23,7 +23,7 @@ mod watchers;
 use crate::arguments::Bench;
 use crate::report::Section;
 
-/// Operations under way at once, wherever load is varied.
+/// Operations in flight at once, wherever load is varied.
 const LEVELS: [usize; 4] = [1, 16, 64, 256];
 
 /// Something that can be measured by itself.
@@ -55,13 +55,13 @@ pub enum Measurement {
     Restarts,
     /// Rounds of up to 16 384 processes.
     Rounds,
-    /// A rank or a host dies, until the last survivor was told.
+    /// A rank or a host dies, until the last survivor was notified.
     Deaths,
     /// A rank of a communicator is killed, until the others go on.
     Communicators,
     /// One job of 16 384 processes: deaths, subscriptions, listings.
     Large,
-    /// Many hosts on which nothing happens.
+    /// Many idle hosts.
     Idle,
     /// Other stores.
     Peers,
@@ -114,7 +114,7 @@ impl Measurement {
         }
     }
 
-    /// Its heading.
+    /// Heading of its section.
     pub fn title(self) -> &'static str {
         match self {
             Measurement::Commit => "Commit latency of one client",
@@ -138,7 +138,7 @@ impl Measurement {
         }
     }
 
-    /// Takes it.
+    /// Runs the measurement.
     pub async fn run(self, bench: &Bench) -> anyhow::Result<Section> {
         let title = self.title();
         match self {

@@ -127,7 +127,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// The median ratio of rounds that ran beside each other.
+/// The median ratio of rounds that ran side by side.
 fn ratio(ours: &Line, theirs: &Line, of: fn(&Costed) -> f64) -> f64 {
     median(ours.rounds.iter().zip(&theirs.rounds).map(|(ours, theirs)| of(ours) / of(theirs)))
 }

@@ -1,5 +1,5 @@
-//! What the polls of many hosts cost: each rank of a PyTorch job asks once a
-//! second for a key that is absent until something goes wrong.
+//! Cost of the polls of many hosts: each rank of a PyTorch job asks once a second for a
+//! key that is absent until a fault occurs.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ const RANKS: usize = 8;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Until all agents are connected and have found their rhythm.
 const SETTLE: Duration = Duration::from_secs(6);
-/// Over which reads and processor time are counted.
+/// How long reads and processor time are counted.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Until the ranks behind a real agent poll in step.
+/// Time until the ranks of a real agent poll in step.
 const STEP: Duration = Duration::from_secs(25);
-/// More than one read a second and host: an answer takes time, and a rank that
-/// was late asks by itself until it is back in step.
+/// More than one read a second and host: an answer takes time, and a late rank asks by
+/// itself until it is back in step.
 const READS_PER_SECOND_MAX: f64 = 1.1;
 
-/// What a state of the cluster costs.
+/// Cost of a state of the cluster.
 struct Cost {
     reads_per_second: f64,
     leader_cores: f64,

@@ -15,14 +15,14 @@ use crate::samples::ms;
 const HOSTS: [u32; 3] = [8, 128, 2_048];
 /// Long enough that renewals do not count.
 const TTL: Duration = Duration::from_secs(600);
-/// Until the last of those who wait is parked at the leader.
+/// Time until the last waiting call is parked at the leader.
 const SETTLE: Duration = Duration::from_millis(500);
 /// Barriers of one restart of NVRx.
 const BARRIERS: u32 = 3;
-/// What NVRx publishes for one store barrier of 16 384 ranks.
+/// NVRx's published time for one store barrier of 16 384 ranks.
 const NVRX_BARRIER: Duration = Duration::from_millis(500);
 
-/// What the rounds of one size came to.
+/// The results of the rounds of one size.
 #[derive(Default)]
 struct Found {
     last: Vec<f64>,
@@ -90,7 +90,7 @@ async fn last(
     Ok(())
 }
 
-/// All arrive at once at so many rounds, one after the other.
+/// All arrive at once at this many rounds, one after the other.
 async fn storm(hosts: &mut Vec<Host>, rounds: u32) -> anyhow::Result<f64> {
     let begun = Instant::now();
     together(hosts, |mut host: Host| async move {
@@ -109,7 +109,7 @@ async fn of_size(bench: &Bench, cluster: &mut Cluster, count: u32) -> anyhow::Re
     let scope = Scope { job, run: None };
     let mut hosts = Host::join_all(|| cluster.client(), &scope, count, PROCESSES, TTL).await?;
     let mut found = Found::default();
-    // The first one tells everybody who is there.
+    // The first one sends all members to each host.
     storm(&mut hosts, 1).await?;
     let told_before: usize = hosts.iter().map(|host| host.told_bytes).sum();
     for _ in 0..bench.effort.rounds {

@@ -12,9 +12,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// A span of time in which at least one node was making a snapshot.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
-    /// Begin.
+    /// Begin of the span.
     pub from: Instant,
-    /// End.
+    /// End of the span.
     pub until: Instant,
 }
 
@@ -68,7 +68,7 @@ impl Drop for Lookout {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say that matters here.
+            // Its result does not matter here.
             drop(thread.join());
         }
     }

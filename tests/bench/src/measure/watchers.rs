@@ -1,4 +1,4 @@
-//! What a put costs beside many watchers of other keys.
+//! Cost of a put while many watchers watch other keys.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::samples::{median, ms};
 const WATCHES_PER_CLIENT: usize = 1_000;
 /// Waits of one client.
 const WAITS_PER_CLIENT: usize = 50_000;
-/// Puts under way where processor time is measured.
+/// Puts in flight where processor time is measured.
 const IN_FLIGHT: usize = 64;
-/// What counts as flat: scatter, but no slope.
+/// Largest ratio that counts as flat: scatter, but no slope.
 const DEARER_MAX: f64 = 1.25;
-/// Over which idle processor time is measured.
+/// How long idle processor time is measured.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// One state of the cluster, measured several times.
@@ -93,8 +93,8 @@ async fn open_watches(cluster: &Cluster, count: usize) -> anyhow::Result<Vec<Wat
     Ok(watches)
 }
 
-/// A node takes the requests of one connection in turn, so that what was
-/// asked before this read is registered when it is answered.
+/// A node takes the requests of one connection in turn, so that earlier requests are
+/// registered when this read is answered.
 async fn registered(client: &Client) -> anyhow::Result<()> {
     // Tasks that have not run yet have not asked either.
     tokio::time::sleep(Duration::from_millis(500)).await;

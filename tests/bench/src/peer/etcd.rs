@@ -1,7 +1,6 @@
 //! Three etcd nodes, asked by gRPC.
 //!
-//! The four messages that are needed are so small that they are written and
-//! read by hand here.
+//! The four messages in use are so small that they are encoded and decoded by hand here.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use crate::child::{Child, free_ports};
 use crate::load::{KEYS, VALUE_BYTES, Worker, within};
 
 const START_TIME_MAX: Duration = Duration::from_secs(30);
-/// Puts under way while the keys are filled in.
+/// Puts in flight while the keys are filled in.
 const FILL_IN_FLIGHT: u64 = 64;
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";

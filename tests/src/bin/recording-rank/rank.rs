@@ -1,4 +1,4 @@
-//! What a rank calls, again and again, and how it records it.
+//! Calls of a rank, again and again, and their records.
 
 use std::time::Duration;
 
@@ -26,15 +26,15 @@ pub struct Rank {
 /// Why a rank has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told that its incarnation is over, or will be.
+    /// It was notified that its incarnation is over, or will be.
     Fenced,
-    /// It is to leave.
+    /// It was asked to leave.
     AskedToLeave,
 }
 
-/// What came of a call.
+/// The result of a call.
 pub enum Called<T> {
-    /// An outcome.
+    /// The call's outcome.
     Done(T),
     /// None. The rank goes to the next advance.
     Failed,
@@ -42,13 +42,13 @@ pub enum Called<T> {
     Ended(Ended),
 }
 
-/// What is recorded of an outcome.
+/// The record of an outcome.
 pub trait Told {
     fn outcome(&self) -> Outcome;
 }
 
 impl Rank {
-    /// Calls until it is told that it is dead, or asked to leave.
+    /// Calls until it is notified that it is dead, or asked to leave.
     pub async fn train(&mut self) -> anyhow::Result<Ended> {
         loop {
             let ended = match self.calls.verbs.clone() {
@@ -75,7 +75,7 @@ impl Rank {
             Called::Failed => return Ok(self.rest().await),
             Called::Ended(ended) => return Ok(Some(ended)),
         };
-        // Who has no rank waits for the next iteration.
+        // A process without a rank waits for the next iteration.
         let steps = if begun.rank.is_some() { steps } else { &[] };
         for step in steps {
             if let Some(ended) = self.rest().await {
@@ -119,7 +119,7 @@ impl Rank {
         self.call(arrival, Box::pin(process.live_processes(STEP, Among::Active, deadline))).await
     }
 
-    /// Makes a call, and records it and what came of it.
+    /// Makes a call, and records it and its result.
     pub async fn call<T: Told>(
         &mut self,
         arrival: Arrival,
@@ -144,7 +144,7 @@ impl Rank {
                 self.recorder.record(What::Failed { meaning, why })?;
                 Ok(match meaning {
                     Meaning::Ended | Meaning::Lost => Called::Ended(Ended::Fenced),
-                    // A spare whose job is over.
+                    // A spare whose job has ended.
                     _ if error.code() == Code::Over => Called::Ended(Ended::AskedToLeave),
                     _ => Called::Failed,
                 })
@@ -183,7 +183,7 @@ impl Told for LiveProcesses {
     }
 }
 
-/// What an error means for the caller, by what the library promises.
+/// The meaning of an error for the caller, by the library's promises.
 fn meaning(error: &Error) -> Meaning {
     match (error.code(), error.outcome()) {
         _ if matches!(error, Error::AgentLost { .. }) => Meaning::Lost,

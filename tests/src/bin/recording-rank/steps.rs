@@ -1,4 +1,4 @@
-//! What ranks do together between two advances.
+//! Steps of the ranks between two advances.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,13 @@ const DISSENT: f64 = 0.06;
 /// A process that never joins.
 const STRANGER: ProcessId = 90;
 
-/// Every so many iterations somebody waits for it.
+/// Every this many iterations a rank waits for it.
 const STRANGER_EVERY: u64 = 8;
 
-/// How long.
+/// How long it waits then.
 const STRANGER_PATIENCE: Duration = Duration::from_millis(60);
 
-/// Longest time that a rank spends in a block, and on the way out of it.
+/// Longest time that a rank spends in a block, and on leaving it.
 const BLOCK_TIME_MAX_MS: u64 = 20;
 
 impl Rank {
@@ -99,7 +99,7 @@ impl Rank {
         Ok(done(self.call(arrival, Box::pin(process.gather(NAME, value, among, deadline))).await?))
     }
 
-    /// Who belongs to its half.
+    /// The processes of its half.
     fn half(&self) -> Vec<ProcessId> {
         let half = self.process.id() % 2;
         (0..self.calls.policy.world).filter(|process| process % 2 == half).collect()
@@ -155,7 +155,7 @@ impl Rank {
         Ok(done(self.meet("stranger", vec![0, STRANGER], false, deadline).await?))
     }
 
-    /// An atomic block: the program goes one way behind it or the other.
+    /// An atomic block: the program takes one of two branches after it.
     async fn block(&mut self, deadline: Deadline) -> anyhow::Result<Called<()>> {
         const NAME: &str = "block";
         let process = self.process.clone();
@@ -178,7 +178,7 @@ impl Rank {
         let round = Round { name: NAME.to_owned(), verb: Verb::Exit, among };
         let arrival = Arrival { round, value: said.into(), ..Arrival::default() };
         let ended = match ended {
-            // It need not hear of the others.
+            // It need not wait for the others.
             Err(words) if rand::random_bool(0.5) => {
                 self.recorder.record(What::Call(Box::new(arrival)))?;
                 process.fail(NAME, entry, words).await;

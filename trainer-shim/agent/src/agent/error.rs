@@ -12,12 +12,12 @@ use crate::door::tcpstore::presence::BeingCollected;
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The listen address cannot be had.
+    /// The listen address cannot be taken.
     #[error("cannot listen on {address}: {}", listen_advice(reason, address))]
     Listen {
-        /// The address.
+        /// Address to listen at.
         address: SocketAddr,
-        /// The system's.
+        /// The system's error.
         reason: io::Error,
     },
     /// The run could not be opened.
@@ -33,9 +33,9 @@ pub enum Error {
         "job {} is in use: {held}{}; another run would end that one", held.job, then(connected)
     )]
     InUse {
-        /// Who holds it.
+        /// Lease holders of the run.
         held: Box<RunHeld>,
-        /// Who is connected there, in words; empty if that is not known.
+        /// Connected clients, in words; empty if unknown.
         connected: String,
     },
     /// The run was named, and is over.
@@ -47,7 +47,7 @@ pub enum Error {
     /// Loopback has no free port where one was to be chosen.
     #[error("{reason}")]
     NoFreePort {
-        /// What was tried.
+        /// Error of the attempt.
         reason: io::Error,
     },
     /// More ports than an agent serves.
@@ -68,7 +68,7 @@ pub enum Error {
          name 127.0.0.1:{}, or start its first command with --tcpstore {address}", address.port()
     )]
     NotLoopback {
-        /// The address.
+        /// Address that was asked for.
         address: SocketAddr,
     },
     /// The agent is about to end.
@@ -92,7 +92,7 @@ pub enum Error {
     Over(#[from] BeingCollected),
 }
 
-/// What to type instead, as far as the error knows.
+/// The command line to use instead, as far as the error knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
@@ -114,7 +114,7 @@ fn then(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!("; {words}") }
 }
 
-/// What to do instead stands in the line to type.
+/// The remedy is in the command line to type.
 fn over_in_short(refusal: &Refusal) -> String {
     match refusal {
         Refusal::RunOver { job, run, cause, ms_ago } => {
@@ -141,7 +141,7 @@ fn listen_advice(reason: &io::Error, address: &SocketAddr) -> String {
 }
 
 impl Error {
-    /// What to type instead, if that is known.
+    /// The command line to use instead, if known.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             Error::InUse { held, .. } => {
@@ -155,7 +155,7 @@ impl Error {
         }
     }
 
-    /// What kind of error; stable.
+    /// Stable code of the error.
     pub fn code(&self) -> Code {
         match self {
             Error::Listen { .. } | Error::NoFreePort { .. } | Error::InUse { .. } => Code::Conflict,

@@ -1,4 +1,4 @@
-//! What the agent before left with the keeper, and whether this one can be the same.
+//! State that the agent before left with the keeper, and whether this agent can continue it.
 
 use std::os::fd::OwnedFd;
 
@@ -9,7 +9,7 @@ use crate::keeper::ledger::SessionLedger;
 use crate::keeper::link::{HandedPort, Keeper};
 use crate::keeper::state::{Notes, State};
 
-/// What an agent has of its keeper.
+/// What the keeper handed to this agent.
 #[derive(Debug)]
 pub struct Kept {
     pub(super) keeper: Keeper,
@@ -63,7 +63,7 @@ impl Kept {
         Ok(Kept { keeper, notes, ledger, resumed, same, other, ports })
     }
 
-    /// The keeper.
+    /// The keeper that started this agent.
     pub fn keeper(&self) -> &Keeper {
         &self.keeper
     }

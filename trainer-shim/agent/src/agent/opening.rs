@@ -19,7 +19,7 @@ use crate::outage;
 const ASK_AGAIN_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest time to wait until the lease of a silent holder ends.
 const SILENT_HOLDER_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long it may take to find out who is connected in a run that is held.
+/// Time limit for finding out which clients are connected in a held run.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Which run an agent serves.
@@ -27,16 +27,16 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 pub enum Wanted {
     /// The one that is chosen, opened if need be.
     Chosen(RunChoice),
-    /// The one that is held, of a host whose agent before was killed: those who hold it
-    /// have to show that they live. A new one if nobody does.
+    /// The held run, on a host whose last agent was killed: its holders have to show that they are
+    /// alive. A new run if none does.
     AfterKilled,
-    /// The one of this name if it is open, and no other: what an agent wants
-    /// that takes the place of another. Its run may have ended meanwhile, and
-    /// even been deleted, so that opening it would end the one behind it.
+    /// The run of this name if it is open, and no other: for an agent that
+    /// replaces another. Its run may have ended or been deleted since, and
+    /// opening it would end the run after it.
     Joined {
         /// Name of the run, unique within its job.
         run: Name,
-        /// The lease of the one before, which nobody renews any more.
+        /// Lease of the agent before, which is no longer renewed.
         lease: Option<LeaseId>,
     },
 }
@@ -76,9 +76,9 @@ pub(super) async fn run(
     Ok((met, lease))
 }
 
-/// Joins the chosen run. A holder that was killed a moment ago cannot be told
-/// from one that lives before it should have renewed its lease: whoever holds
-/// the run is given that time, and waited for while it stays silent.
+/// Joins the chosen run. Before its next renewal is due, a holder that was just
+/// killed looks like a live one: the holder gets that time, and is waited for
+/// while it is silent.
 async fn join(
     client: &Client,
     options: &Options,
@@ -111,9 +111,9 @@ async fn join(
     }
 }
 
-/// Joins the run that is held if one of its holders renews its lease from now on. Leases
-/// of agents that were killed are only waited for: their launch is over, and whoever
-/// entered its run would read its keys.
+/// Joins the held run if one of its holders renews its lease from now on. Leases of agents that
+/// were killed are only waited for: their launch is over, and a program that entered its run would
+/// read its keys.
 async fn join_after_killed(
     client: &Client,
     options: &Options,
@@ -125,7 +125,7 @@ async fn join_after_killed(
     let mut before: Option<RunHeld> = None;
     loop {
         let of_lease = of_lease.clone();
-        // Not opened as long as anybody holds the other one.
+        // Not opened as long as any host holds the other one.
         let joining = Lease::join(client.clone(), job.clone(), RunChoice::New, false, of_lease);
         let error = match patiently(client, options, joining).await {
             Ok(joined) => return Ok(joined),
@@ -150,7 +150,7 @@ async fn join_after_killed(
     join(client, options, of_lease, RunChoice::Held).await
 }
 
-/// Who holds the job's open run, if that is why the run was not joined.
+/// Holders of the job's open run, if that is why the run was not joined.
 fn held(error: &holdfast_trainer_shim::Error) -> Option<&RunHeld> {
     let holdfast_trainer_shim::Error::Client(holdfast_client::Error::Refused(problem)) = error
     else {
@@ -162,9 +162,8 @@ fn held(error: &holdfast_trainer_shim::Error) -> Option<&RunHeld> {
     }
 }
 
-/// Joins the run of the agent before, whose lease is then given back. Whoever
-/// writes into a run that is not open is refused, whatever happens meanwhile:
-/// nothing but opening it by name makes it anew.
+/// Joins the run of the agent before, and then gives back its lease. Writes into
+/// a run that is not open are always refused: only opening it by name makes it anew.
 async fn again(
     client: &Client,
     options: &Options,
@@ -196,7 +195,7 @@ async fn again(
     Ok((Met { run: run.clone(), opened: false, ended: None, others: 0 }, lease))
 }
 
-/// Why the run was not joined, with what else is known of those who hold it.
+/// Why the run was not joined, with what else is known of its holders.
 async fn not_joined(options: &Options, error: holdfast_trainer_shim::Error) -> Error {
     if let Some(held) = held(&error) {
         let connected = timeout(LOOK_TIME_MAX, connected(options, held)).await;
@@ -222,7 +221,7 @@ fn not_opened(options: &Options, reason: holdfast_trainer_shim::Error) -> Error 
     Error::Open { job: options.job.clone(), reason: Box::new(reason) }
 }
 
-/// Who is connected to the agents of a run, in words; empty if no node tells.
+/// Clients connected to the agents of a run, in words; empty if no node knows.
 async fn connected(options: &Options, held: &RunHeld) -> String {
     let path = format!("{}?job={}&run={}", routes::AGENTS, held.job, held.run);
     let credentials = options.store.credentials();

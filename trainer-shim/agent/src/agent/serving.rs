@@ -22,7 +22,6 @@ use crate::ports::{Bound, Listener};
 const TAKE_TRIES: usize = 40;
 const TAKE_PAUSE: Duration = Duration::from_millis(50);
 
-/// The ports that are served.
 pub(super) struct Ports {
     door: Door,
     presence: Presence,
@@ -32,7 +31,6 @@ pub(super) struct Ports {
     keeper: Option<Keeper>,
 }
 
-/// One of them.
 struct Open {
     address: SocketAddr,
     namespace: Namespace,
@@ -47,8 +45,8 @@ impl Ports {
         Ports { door, presence, open: Vec::new(), serving: JoinSet::new(), shutdown, keeper }
     }
 
-    /// Goes on with the ports of the agent before. What came to one of them is seen through
-    /// all others, so none is served before all are taken up.
+    /// Goes on with the ports of the agent before. A connection to one of them is visible to all
+    /// others, so none is served before all are taken up.
     pub(super) fn restore(&mut self, ports: Vec<HandedPort>) {
         for port in &ports {
             self.door.listens(port.address);
@@ -76,8 +74,8 @@ impl Ports {
         }
     }
 
-    /// Whether nothing is served any more: drained, the doors end before they
-    /// are told to.
+    /// Whether nothing is served any more: when drained, the doors end before
+    /// they are stopped.
     pub(super) fn is_empty(&self) -> bool {
         self.serving.is_empty()
     }
@@ -128,7 +126,7 @@ impl Ports {
         let new: BTreeSet<SocketAddr> =
             addresses.iter().filter(|address| !is_open(address)).copied().collect();
         self.room_for(new.len())?;
-        // Whoever asks is not to be reached from where the agent was not.
+        // A client must not make the agent reachable where it was not.
         if first.iter().all(|address| address.ip().is_loopback())
             && let Some(address) = new.iter().find(|address| !address.ip().is_loopback())
         {
@@ -188,7 +186,6 @@ impl Ports {
         Ok(address)
     }
 
-    /// Closes the ports of a program's store.
     pub(super) fn close_store(&mut self, name: &Name) {
         self.open.retain(|open| {
             let closes = open.namespace.is_of_store() && open.namespace.name() == Some(name);
@@ -199,7 +196,7 @@ impl Ports {
         });
     }
 
-    /// What is served, and where.
+    /// Ports served, with their namespaces.
     pub(super) fn all(&self) -> Vec<(SocketAddr, Namespace)> {
         self.open.iter().map(|open| (open.address, open.namespace.clone())).collect()
     }
@@ -220,7 +217,6 @@ impl Ports {
         self.start(listener, address, namespace, by_name);
     }
 
-    /// Closes the port that was opened by this name.
     pub(super) fn close(&mut self, name: &Name) {
         self.open.retain(|open| {
             let named = open.by_name && !open.namespace.is_of_store();

@@ -33,8 +33,8 @@ pub struct Admitted {
 }
 
 impl Admission {
-    /// Admits a connection of this process, or says why not. One that is not
-    /// known, as in another process namespace, counts with all alone.
+    /// Admits a connection of this process, or returns why not. Processes with
+    /// unknown ids, as in another process namespace, count as one.
     pub fn admit(&self, pid: Option<i32>) -> Result<Admitted, String> {
         let pid = pid.filter(|pid| *pid > 0);
         let mut present = self.present.lock();

@@ -1,4 +1,4 @@
-//! Who is attached to an agent, and as which part of the launch: a second command
+//! Clients attached to an agent, by their part of the launch: a second command
 //! for the same part is a second launch, which would read the first one's keys.
 
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ pub struct Part {
     pid: Option<i32>,
 }
 
-/// Who is attached.
+/// Attached clients.
 #[derive(Debug, Default)]
 pub struct Attendance {
     attached: usize,
     ever: usize,
     over: bool,
-    /// Who is there for each part, and since when.
+    /// Client process of each part, and since when.
     present: BTreeMap<String, (Option<i32>, Instant)>,
     /// When a part was done.
     done: BTreeMap<String, Instant>,
@@ -51,8 +51,8 @@ impl Attendance {
         self.attached
     }
 
-    /// One comes; refused, with the reason, if another one is there for its part,
-    /// or that part is done.
+    /// Attaches a client; refused, with the reason, if another one is there for
+    /// its part, or that part is done.
     pub fn enter(&mut self, part: Option<&Part>, now: Instant) -> Result<(), String> {
         if let Some(Part { name, pid }) = part {
             if let Some((other, since)) = self.present.get(name) {
@@ -74,15 +74,15 @@ impl Attendance {
         Ok(())
     }
 
-    /// A part of the launch came to its good end.
+    /// A part of the launch ended well.
     pub fn note_done(&mut self, part: &Part, now: Instant) {
         if self.done.len() < DONE_MAX {
             self.done.insert(part.name.clone(), now);
         }
     }
 
-    /// One goes; answers whether the agent ends with it, as one that `ends` does
-    /// with the last.
+    /// Detaches a client; returns whether the agent ends with it: a client that
+    /// `ends` does that as the last one.
     pub fn leave(&mut self, part: Option<&Part>, ends: bool) -> bool {
         if let Some(part) = part {
             self.present.remove(&part.name);
@@ -92,7 +92,7 @@ impl Attendance {
         self.over
     }
 
-    /// Ends if nobody ever came; answers whether that is so.
+    /// Ends if no client ever attached; returns whether that is so.
     pub fn end_unless_used(&mut self) -> bool {
         self.over |= self.ever == 0;
         self.ever == 0
@@ -123,7 +123,7 @@ mod tests {
         let refused = all.enter(Some(&part("rank 0", 44)), later).unwrap_err();
         assert_eq!(refused, "rank 0 is running here already: process 42, since 3 min");
         assert_eq!(all.attached(), 4, "who is refused is not attached");
-        // One that died comes back; one that is done does not.
+        // A client that died comes back; one that is done does not.
         assert!(!all.leave(Some(&first), true));
         all.enter(Some(&first), later).unwrap();
         all.note_done(&first, later);

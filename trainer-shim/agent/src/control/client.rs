@@ -22,15 +22,15 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the agent of this user that listens there. Nobody listening
-    /// is [`io::ErrorKind::NotFound`] or [`io::ErrorKind::ConnectionRefused`].
+    /// Connects to the agent of this user that listens there. Without a listener:
+    /// [`io::ErrorKind::NotFound`] or [`io::ErrorKind::ConnectionRefused`].
     pub async fn open(socket: &Path) -> io::Result<Connection> {
         let connecting = UnixStream::connect(socket);
         let stream = tokio::time::timeout(CONNECT_TIME_MAX, connecting)
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        // Of whoever made the socket: its user is the agent's, its process is
-        // the command that started the agent.
+        // Credentials of the process that made the socket: its user is the
+        // agent's, the process is the command that started the agent.
         let peer = stream.peer_cred()?;
         if !is_trusted(peer.uid()) {
             return Err(io::Error::new(
@@ -48,7 +48,7 @@ impl Connection {
         let told = self.tell(request).await;
         let mut text = Vec::new();
         let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
-        // One that did not even read the question may have said why.
+        // An agent that did not even read the request may have sent the reason.
         let heard = (&mut self.reader).take(limit).read_until(b'\n', &mut text).await;
         if text.is_empty() {
             told.and(heard)?;
@@ -67,10 +67,10 @@ impl Connection {
         self.writer.write_all(&line(request)).await
     }
 
-    /// Ready once the agent has closed the connection. Nothing may be asked
-    /// meanwhile; may be dropped and called again.
+    /// Ready once the agent has closed the connection. Send no request while
+    /// waiting; may be dropped and called again.
     pub async fn closed(&mut self) {
-        // The agent says nothing unasked: whatever comes is the end.
+        // The agent sends nothing unasked: any input is the end.
         let _ = self.reader.fill_buf().await;
     }
 }

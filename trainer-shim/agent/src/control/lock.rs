@@ -11,7 +11,6 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use tokio::time::{Instant, sleep};
 
-/// Pause between two tries.
 const TRY_INTERVAL: Duration = Duration::from_millis(20);
 /// A process id with the end of its line, and more than that.
 pub(super) const SIGNATURE_BYTES_MAX: u64 = 32;
@@ -25,8 +24,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock; none if another holds it until the deadline. A file of
-    /// somebody else's is left as it is: [`io::ErrorKind::InvalidData`].
+    /// Takes the lock; `None` if another holds it until the deadline. A file of
+    /// another owner is left as it is: [`io::ErrorKind::InvalidData`].
     pub async fn take(path: &Path, within: Duration) -> io::Result<Option<Lock>> {
         let deadline = Instant::now() + within;
         loop {
@@ -65,8 +64,8 @@ impl Lock {
             Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
             Err((_, error)) => return Err(error.into()),
         };
-        // The holder before may have taken the file away meanwhile: a lock on
-        // a file that nobody finds keeps nobody out.
+        // The holder before may have removed the file: a lock on a removed file
+        // excludes no process.
         let (found, own) = (fs::metadata(path), file.metadata()?);
         let same = found.is_ok_and(|found| own.ino() == found.ino());
         let is_left = own.len() > 0;
@@ -74,7 +73,7 @@ impl Lock {
     }
 }
 
-/// Whether nobody but a holder of the lock has written into the file.
+/// Whether only holders of the lock have written into the file.
 fn is_signed_or_new(file: &File) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Ok(false);
@@ -87,7 +86,7 @@ fn is_signed_or_new(file: &File) -> io::Result<bool> {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // One that stays can be locked like a new one.
+        // A file that stays can be locked like a new one.
         let _ = fs::remove_file(&self.path);
     }
 }

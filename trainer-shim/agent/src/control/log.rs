@@ -13,22 +13,22 @@ use nix::unistd::dup2_stderr;
 use super::lock::Lock;
 use super::place::Place;
 
-/// A log that would become longer makes way for a new one, and is kept beside it.
+/// A log that would become longer is replaced by a new one, and kept beside it.
 pub const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
 /// Logs that are kept of agents that have ended: the newest.
 pub const LOGS_KEPT: usize = 16;
 
-/// Opens a log, to write behind what is there.
+/// Opens a log for appending.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.create(true).append(true).mode(0o600);
-    // A link may lead to any file of its user's, and nobody may read a pipe.
+    // A link may lead to any file of its user's, and a pipe may have no reader.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = options.custom_flags(flags.bits()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is there and is no file"));
     }
-    // One that was there already is now among the newest.
+    // An older log is now among the newest.
     let _ = file.set_modified(SystemTime::now());
     Ok(file)
 }
@@ -47,11 +47,11 @@ pub async fn sweep(own: &Place) {
     logs.sort_unstable_by_key(|(modified, _)| std::cmp::Reverse(*modified));
     let oldest = logs.into_iter().map(|(_, place)| place).skip(LOGS_KEPT);
     for place in oldest.filter(|place| place.socket() != own.socket()) {
-        // One that is about to start has no other lock yet.
+        // An agent that is about to start has no other lock yet.
         let Ok(Some(_starting)) = Lock::take(&place.start_lock(), Duration::ZERO).await else {
             continue;
         };
-        // One that lives may have had nothing to say for long.
+        // A running agent may have logged nothing for long.
         if let Ok(Some(_ended)) = Lock::take(&place.participant_lock(), Duration::ZERO).await {
             for file in [place.log(), place.older_log(), place.shown()] {
                 let _ = fs::remove_file(file);
@@ -85,7 +85,7 @@ impl OwnLog {
     /// Begins a new file, and keeps the one that is full.
     fn rotate(&mut self) -> io::Result<()> {
         match fs::rename(self.place.log(), self.place.older_log()) {
-            // Whoever cleans up temporary files may have taken it.
+            // A cleaner of temporary files may have removed it.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

@@ -2,21 +2,21 @@
 //! agent.
 //!
 //! `holdfast-agent run` starts the agent as a process of its own, or attaches
-//! to the one that is there. Whoever attaches keeps its connection for as long
+//! to the one that is there. An attached client keeps its connection for as long
 //! as its command runs; the agent ends when the last has left. Requests and
 //! responses are lines of JSON, answered in order.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`protocol`] | requests and responses |
-//! | [`place`] | where the socket of a run is, and who may use it |
+//! | [`place`] | path of a run's socket, and its access rules |
 //! | [`lock`] | one process at a time |
 //! | [`log`] | what an agent of `run` has to say: a file |
-//! | [`shown`] | how far that was shown, and by whom |
+//! | [`shown`] | how far that was shown, and by which command |
 //! | [`client`] | one connection to an agent |
 //! | [`server`] | the agent's side |
 //! | [`admission`] | how many connections there may be |
-//! | [`attendance`] | who is attached, as which part of the launch |
+//! | [`attendance`] | attached clients, by their part of the launch |
 
 pub mod admission;
 pub mod attendance;

@@ -1,4 +1,4 @@
-//! Where the socket of a run is, and who may use it.
+//! Path of a run's socket, and its access rules.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,18 +17,18 @@ use super::lock::{Lock, SIGNATURE_BYTES_MAX};
 
 /// Longest path of a socket on Linux, its end included.
 const PATH_BYTES_MAX: usize = 108;
-/// How long whoever starts an agent may keep one that ends from taking its
-/// socket's file away.
+/// Time limit for the process that starts an agent to keep an ending agent from
+/// removing its socket's file.
 const CLEAR_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What is behind a socket's name in that of its agent's log.
+/// Suffix that makes the name of an agent's log out of its socket's name.
 const LOG_ENDING: &str = ".log";
 
 /// Names another folder than the usual one.
 const FOLDER_VARIABLE: &str = "HOLDFAST_RUNTIME_DIR";
-/// The usual one, its owner's number behind it. Every process of a user finds
-/// the same: `XDG_RUNTIME_DIR` and `TMPDIR` differ between a terminal, a batch
-/// job and its steps, and each would get an agent of its own.
+/// Default folder, with the owner's number appended. Every process of a user
+/// finds the same: `XDG_RUNTIME_DIR` and `TMPDIR` differ between a terminal, a
+/// batch job and its steps, and each would get an agent of its own.
 const FOLDER: &str = "/tmp/holdfast";
 
 /// The files of one agent: its socket, and the locks and the log beside it.
@@ -38,7 +38,7 @@ pub struct Place {
     chosen_by: ChosenBy,
 }
 
-/// What a place was chosen by, and another one can be.
+/// Setting that chose a place, and can choose another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChosenBy {
     /// The folder for all sockets of this user.
@@ -72,7 +72,7 @@ pub enum PlaceError {
          if it is yours (chmod 700 {folder}), or name another with HOLDFAST_RUNTIME_DIR"
     )]
     NotPrivate {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
     },
     /// It cannot be used.
@@ -80,25 +80,25 @@ pub enum PlaceError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's.
+        /// The system's error.
         reason: io::Error,
-        /// What to change.
+        /// Setting to change.
         chosen_by: ChosenBy,
     },
-    /// Something else is there already. It is somebody's, and stays.
+    /// Something else is there already. It belongs to another program, and stays.
     #[error("{path} is there already and is not a socket; {chosen_by}")]
     NotSocket {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// What to change.
+        /// Setting to change.
         chosen_by: ChosenBy,
     },
     /// No socket can have so long a name.
     #[error("{path} is longer than a socket's path may be; {chosen_by}, which is shorter")]
     TooLong {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// What to change.
+        /// Setting to change.
         chosen_by: ChosenBy,
     },
 }
@@ -111,8 +111,8 @@ fn in_words(reason: &io::Error) -> String {
 }
 
 impl Place {
-    /// The place of a run's agent on this host; the same for all who name the
-    /// same run of the same store.
+    /// The place of a run's agent on this host; the same for all processes that
+    /// name the same run of the same store.
     pub fn of_run(folder: &Path, store: &[String], job: &Name, run: &Name) -> Place {
         let mut nodes: Vec<&str> = store.iter().map(String::as_str).collect();
         nodes.sort_unstable();
@@ -120,7 +120,7 @@ impl Place {
         Place::at(folder.join(format!("run-{:032x}.sock", digest(words))))
     }
 
-    /// A place that nobody else can name, for a run that has no name yet.
+    /// A place that no other process can name, for a run that has no name yet.
     pub fn of_nobody(folder: &Path) -> Place {
         let number: u64 = rand::random();
         Place::at(folder.join(format!("new-{number:016x}.sock")))
@@ -135,47 +135,47 @@ impl Place {
         Place::at(folder.join(format!("serve-{:032x}.sock", digest(words))))
     }
 
-    /// That of a socket in the folder for them.
+    /// The place of a socket in the folder for them.
     pub fn at(socket: PathBuf) -> Place {
         Place { socket, chosen_by: ChosenBy::Folder }
     }
 
-    /// That of a socket that was named on the command line.
+    /// The place of a socket that was named on the command line.
     pub fn named(socket: PathBuf) -> Place {
         Place { socket, chosen_by: ChosenBy::Flag }
     }
 
-    /// The socket.
+    /// Path of the control socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Locked by whoever starts an agent.
+    /// Held by a process while it starts an agent.
     pub fn start_lock(&self) -> PathBuf {
         self.beside(".start")
     }
 
-    /// Locked by the agent for as long as it lives.
+    /// Held by the agent for as long as it runs.
     pub fn participant_lock(&self) -> PathBuf {
         self.beside(".alive")
     }
 
-    /// What the agent has to say, if `run` started it.
+    /// Path of the agent's log, if `run` started it.
     pub fn log(&self) -> PathBuf {
         self.beside(LOG_ENDING)
     }
 
-    /// What it said before that, once that became too long.
+    /// Path of the log before that, once it became too long.
     pub fn older_log(&self) -> PathBuf {
         self.beside(".log.1")
     }
 
-    /// How far the log was shown; locked by the one who shows it.
+    /// Position up to which the log was shown; locked by the process that shows it.
     pub fn shown(&self) -> PathBuf {
         self.beside(".shown")
     }
 
-    /// The place that a log belongs to; none if the file is no log.
+    /// The place that a log belongs to; `None` if the file is no log.
     pub fn of_log(log: &Path) -> Option<Place> {
         let socket = log.to_str()?.strip_suffix(LOG_ENDING)?;
         Some(Place::at(PathBuf::from(socket)))
@@ -189,13 +189,13 @@ impl Place {
         PathBuf::from(name)
     }
 
-    /// What it was chosen by.
+    /// The setting that chose it.
     pub fn chosen_by(&self) -> ChosenBy {
         self.chosen_by
     }
 
-    /// Takes the lock of the agent that lives here, and signs it; none if
-    /// another one lives here until then.
+    /// Takes and marks the lock of the agent that runs here; `None` if another
+    /// one still runs here after `within`.
     pub async fn live(&self, within: Duration) -> Result<Option<Lock>, PlaceError> {
         let path = self.participant_lock();
         let lock = match Lock::take(&path, within).await {
@@ -210,7 +210,7 @@ impl Place {
         read_regular_text(&self.participant_lock(), SIGNATURE_BYTES_MAX).ok()?.trim().parse().ok()
     }
 
-    /// Makes the socket, in the place of one that nobody listens to any more.
+    /// Makes the socket, replacing one without a listener.
     pub fn listen(&self) -> Result<UnixListener, PlaceError> {
         let Place { socket: path, chosen_by } = self;
         let chosen_by = *chosen_by;
@@ -238,8 +238,8 @@ impl Place {
     /// Takes the socket's file away if it is this one: another is that of the
     /// next agent.
     pub async fn clear(&self, own: Option<FileId>) {
-        // Whoever starts an agent replaces the file under this lock. One that
-        // stays is found to be stale.
+        // A process that starts an agent replaces the file under this lock. A
+        // file that stays is found to be stale.
         let Ok(Some(_lock)) = Lock::take(&self.start_lock(), CLEAR_TIME_MAX).await else { return };
         if own.is_some() && self.file() == own {
             let _ = fs::remove_file(&self.socket);
@@ -268,8 +268,8 @@ pub fn folder() -> Result<PathBuf, PlaceError> {
     Ok(folder)
 }
 
-/// Makes sure that nobody else can enter the folder: in a folder for temporary
-/// files anybody may have made one of this name.
+/// Makes sure that no other user can enter the folder: in a folder for temporary
+/// files, any user may have made one of this name.
 fn private(folder: &Path, uid: u32) -> Result<(), PlaceError> {
     let error = |reason| folder_error(folder, reason);
     match DirBuilder::new().mode(0o700).create(folder) {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{Error, Remedy};
 use crate::stores;
 
-/// What an agent is asked. Unknown fields are left unread, so that agents of
+/// A request to an agent. Unknown fields are left unread, so that agents of
 /// neighbouring versions understand each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -20,11 +20,11 @@ pub enum Request {
         /// Ports that the command was promised; empty takes the agent's first.
         #[serde(default)]
         tcpstore: Vec<SocketAddr>,
-        /// What of the launch the command is, as "rank 0": there is one at a time.
+        /// The command's part of the launch, as "rank 0": there is one at a time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         part: Option<String>,
     },
-    /// Open a namespace of the run at a port of its own, or tell the port at
+    /// Open a namespace of the run at a port of its own, or return the port at
     /// which it is open.
     Open {
         /// Its name; the same name is the same namespace on every host.
@@ -33,10 +33,10 @@ pub enum Request {
     /// Serve a store that the asker opens for itself. It stays open at least until
     /// this connection closes, so that the asker can connect.
     Store(stores::Wanted),
-    /// Wait until so many clients have connected to the store that was asked for
-    /// before on this connection.
+    /// Wait until this many clients have connected to the store that was asked
+    /// for before on this connection.
     Workers {
-        /// How many.
+        /// How many clients.
         workers: u64,
         /// For how long.
         timeout_ms: u64,
@@ -44,7 +44,7 @@ pub enum Request {
     /// Be the incarnation of the asker's processes: frames follow instead of lines. See
     /// [`crate::door::process`].
     Process(Wanted),
-    /// Tell how it goes.
+    /// Return the agent's status.
     Status {},
     /// Have the program that is there now take the place of this agent.
     Upgrade {},
@@ -60,23 +60,23 @@ pub enum Request {
     },
 }
 
-/// How a command ended, as whoever started it knows.
+/// How a command ended, as the process that started it knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandEnded {
-    /// Its process id.
+    /// Pid of the command.
     pub pid: u32,
     /// The `RANK` that it was started with, if it had one.
     #[serde(default)]
     pub rank: Option<u64>,
-    /// How.
+    /// Exit code or signal.
     pub exit: Exit,
 }
 
-/// What an agent answers.
+/// An agent's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// To [`Request::Attach`].
+    /// Answer to [`Request::Attach`].
     Attached {
         /// Name of the job.
         job: Name,
@@ -93,28 +93,28 @@ pub enum Response {
         #[serde(default)]
         met: String,
     },
-    /// To [`Request::Open`].
+    /// Answer to [`Request::Open`].
     Opened {
         /// Where its clients connect.
         address: SocketAddr,
     },
-    /// To [`Request::Store`].
+    /// Answer to [`Request::Store`].
     Store {
         /// Where the asker connects, as a client.
         address: SocketAddr,
         /// The port by which others name the store.
         port: u16,
-        /// The agent serves that address anyway: nobody is the master there.
+        /// The agent serves that address anyway: no program is the master there.
         is_agent: bool,
     },
-    /// To [`Request::Workers`].
+    /// Answer to [`Request::Workers`].
     Come {},
     /// To [`Request::Upgrade`]: the agent is about to be replaced.
     Upgrading {
-        /// Its version.
+        /// Version of the agent.
         version: String,
     },
-    /// To [`Request::Status`].
+    /// Answer to [`Request::Status`].
     Status {
         /// Name of the job.
         job: Name,
@@ -128,8 +128,7 @@ pub enum Response {
         connections: usize,
         /// TCPStore clients that ever came.
         clients_ever: usize,
-        /// Processes of this host that are TCPStore clients or were; none if that is not
-        /// known of all of them.
+        /// Processes of this host that are TCPStore clients or were; none if some are unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         programs: Option<Vec<u32>>,
         /// All ports that are open, those of namespaces included.
@@ -151,7 +150,7 @@ pub enum Response {
 pub struct Refused {
     /// Why, and what to do.
     pub reason: String,
-    /// What to type instead.
+    /// The command line to use instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<Remedy>,
 }
@@ -168,7 +167,7 @@ impl From<&Error> for Refused {
     }
 }
 
-/// A line that says this.
+/// A message as a line.
 pub fn line(message: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("names and numbers can be written");
     line.push(b'\n');

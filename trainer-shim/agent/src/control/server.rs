@@ -1,4 +1,4 @@
-//! The agent's side of the control socket: who is attached, and when to end.
+//! The agent's side of the control socket: attached clients, and when to end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,22 +23,21 @@ use super::protocol::{CommandEnded, LINE_BYTES_MAX, Refused, Request, Response, 
 use crate::agent::{Handle, Remedy};
 use crate::stores::{Served, Wanted};
 
-/// How long an agent waits for the first to attach: whoever started it is
-/// about to.
+/// How long an agent waits for the first client: the process that started it is
+/// about to attach.
 const FIRST_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long those that were refused get to read why.
 const REFUSED_TIME_MAX: Duration = Duration::from_secs(2);
-/// How long whoever is not attached may take for a line: nobody holds a
-/// connection without a word.
+/// Time limit for a line of a client that is not attached: no client holds a
+/// connection in silence.
 const LINE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: when file descriptors run out, one must close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The agent as those who attach see it: not there yet, there, or failed for
-/// this reason.
+/// The agent as attached clients see it: not there yet, there, or failed for this reason.
 pub type Agent = watch::Receiver<Option<Result<Handle, Refused>>>;
 
-/// Answers whoever asks, and whoever attaches until the last has left.
+/// Answers all requests, and serves attached clients until the last has left.
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
@@ -50,13 +49,13 @@ pub struct Server {
 struct Shared {
     agent: Agent,
     attendance: Mutex<Attendance>,
-    /// Nobody is attached any more, or never was.
+    /// No client is attached any more, or none ever was.
     over: CancellationToken,
     /// The agent stays when the last has left.
     lasts: bool,
 }
 
-/// One that is attached; leaves when dropped.
+/// An attached client; leaves when dropped.
 struct Attached {
     shared: Arc<Shared>,
     part: Option<Part>,
@@ -70,8 +69,8 @@ impl Server {
         Server::with(listener, agent, over, false)
     }
 
-    /// A server of an agent that ends for other reasons than who is attached:
-    /// it serves until `over` is cancelled.
+    /// A server of an agent that does not end with its last client: it serves
+    /// until `over` is cancelled.
     pub fn lasting(listener: UnixListener, agent: Agent, over: CancellationToken) -> Server {
         Server::with(listener, agent, over, true)
     }
@@ -82,9 +81,9 @@ impl Server {
         Server { listener, admission: Admission::default(), shared }
     }
 
-    /// Serves until nobody is attached any more, or the agent has failed and
-    /// everybody knows. Answers what has to stay open until the socket's file
-    /// is gone, and until the agent is.
+    /// Serves until no client is attached any more, or the agent has failed and
+    /// all clients know. Returns what has to stay open until the socket's file is
+    /// gone, and until the agent is.
     pub async fn run(self) -> Leaving {
         let mut connections = JoinSet::new();
         let first = tokio::time::sleep(FIRST_TIME_MAX);
@@ -92,7 +91,7 @@ impl Server {
         let mut waiting_for_first = !self.shared.lasts;
         let mut agent = self.shared.agent.clone();
         let failed = async {
-            // The sender stays with whoever runs this.
+            // The caller of this function keeps the sender.
             let _ = agent.wait_for(|agent| matches!(agent, Some(Err(_)))).await;
             tokio::time::sleep(REFUSED_TIME_MAX).await;
         };
@@ -132,8 +131,9 @@ impl Server {
         Leaving { listener: Some(self.listener), _connections: connections }
     }
 
-    /// Admits a connection, by the process id of its program, or tells it why
-    /// not: at once, for nobody else is to wait until it has read that.
+    /// Admits a connection, by the process id of its program, or sends it the
+    /// reason for the refusal: without waiting for it to read, so that others
+    /// need not wait.
     fn admit(&self, stream: &UnixStream) -> Option<(Option<i32>, Admitted)> {
         let peer = stream.peer_cred().inspect_err(|error| debug!(%error, "nobody connected"));
         let peer = peer.ok()?;
@@ -156,7 +156,7 @@ impl Server {
     }
 }
 
-/// What is left of a server that has ended: the connections of those who wait
+/// What is left of a server that has ended: the connections of clients that wait
 /// for the agent's end close with it.
 #[derive(Debug)]
 pub struct Leaving {
@@ -166,7 +166,7 @@ pub struct Leaving {
 
 impl Leaving {
     /// Refuses connections from now on. Until then the socket's file is this
-    /// agent's: nobody replaces one that somebody listens to.
+    /// agent's: a socket with a listener is not replaced.
     pub fn stop_listening(&mut self) {
         self.listener = None;
     }
@@ -254,7 +254,7 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
                         attached = Some(now);
                         attach(shared, &tcpstore, before).await
                     }
-                    // Whoever asked finds the connection closed, and starts anew.
+                    // The client finds the connection closed, and starts anew.
                     Ok(None) => return Ok(()),
                     Err(reason) => twice(shared, reason).await,
                 }
@@ -268,7 +268,7 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
             },
             Ok(Request::Open { name }) => open(shared, name).await,
             Ok(Request::Store(wanted)) => tokio::select! {
-                // Whoever has gone, or says something else meanwhile, waits no more.
+                // A client that has gone, or sends something else, waits no more.
                 _ = reader.fill_buf() => return Ok(()),
                 served = open_store(shared, &wanted, pid) => match served {
                     Ok(served) => {
@@ -306,7 +306,6 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
     }
 }
 
-/// What comes from a connection.
 enum Heard {
     Line(Vec<u8>),
     Closed,
@@ -314,7 +313,7 @@ enum Heard {
     NoLine(String),
 }
 
-/// The next line. Who is attached may be silent for as long as its command
+/// The next line. An attached client may be silent for as long as its command
 /// runs.
 async fn read_line(reader: &mut BufReader<OwnedReadHalf>, attached: bool) -> io::Result<Heard> {
     let mut text = Vec::new();

@@ -1,5 +1,5 @@
-//! How far the log of an agent was shown, and by whom: of all commands of an
-//! agent one shows its log, each line once; when it ends, another one goes on.
+//! How far the log of an agent was shown, and by which process: of all commands
+//! of an agent one shows its log, each line once; when it ends, another one goes on.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use super::place::Place;
 
-/// What is read at once, and the longest line that is kept in one piece.
+/// Most bytes read at once, and the longest line that is kept in one piece.
 const PIECE_BYTES: usize = 64 * 1024;
 /// Longest text of a mark.
 const MARK_BYTES_MAX: u64 = 64;
@@ -18,12 +18,12 @@ const MARK_BYTES_MAX: u64 = 64;
 /// A place in a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Position {
-    /// Which file: a log that is full makes way for another one.
+    /// Which file: a full log is replaced by another one.
     inode: u64,
     bytes: u64,
 }
 
-/// What is new in a log, for one of those who want to see it.
+/// New lines of a log, for one of the commands that show it.
 #[derive(Debug)]
 pub struct NewLines {
     place: Place,
@@ -31,7 +31,7 @@ pub struct NewLines {
     mark: Option<Mark>,
 }
 
-/// Held by the one who shows the log; says how far that was done.
+/// Held by the process that shows the log; has the position reached.
 #[derive(Debug)]
 struct Mark(Flock<File>);
 
@@ -42,8 +42,8 @@ impl Position {
         found.map(|file| Position { inode: file.ino(), bytes: file.len() }).unwrap_or_default()
     }
 
-    /// Where whoever came at `self` goes on, when another one has shown the log as
-    /// far as `shown`.
+    /// Where a process that came at `self` goes on, when another one has shown the log as far as
+    /// `shown`.
     fn resumed(self, shown: Position, present: u64) -> Position {
         match shown.inode {
             inode if inode == self.inode => Position { bytes: self.bytes.max(shown.bytes), ..self },
@@ -85,7 +85,7 @@ impl NewLines {
         NewLines { at: Position::end_of(&place.log()), place, mark: None }
     }
 
-    /// Whether they are this one's to show: true as soon as nobody else does.
+    /// Whether this process shows the lines: true as soon as no other does.
     pub fn are_mine(&mut self) -> io::Result<bool> {
         if self.mark.is_none()
             && let Some(mark) = Mark::take(&self.place.shown())?
@@ -151,7 +151,7 @@ impl NewLines {
 
 impl Drop for NewLines {
     fn drop(&mut self) {
-        // Of an agent that never was nothing stays: what is swept is found by its log.
+        // Leave no file of an agent that never ran: the sweep finds files by their log.
         if self.mark.is_some() && !self.place.log().exists() {
             let _ = fs::remove_file(self.place.shown());
         }

@@ -1,9 +1,9 @@
-//! How many bytes of a TCP connection its owner has taken and given: the kernel counts, and
-//! goes on counting whatever becomes of the process.
+//! How many bytes of a TCP connection its owner has read and written: the kernel counts, and goes
+//! on counting whatever becomes of the process.
 //!
-//! Asked over `sock_diag(7)`, which needs no privilege for connections of one's own network.
-//! What was taken is all that came (`tcpi_bytes_received`) less what is still unread; what was
-//! given is all that was acknowledged (`tcpi_bytes_acked`) and what is not yet.
+//! Asked over `sock_diag(7)`, which needs no privilege for connections of one's own network. Bytes
+//! read are all bytes received (`tcpi_bytes_received`) less the unread ones; bytes written are all
+//! acknowledged ones (`tcpi_bytes_acked`) and the unacknowledged.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ const INET_DIAG_INFO: u16 = 2;
 const HEADING_BYTES: usize = 16;
 const MESSAGE_BYTES: usize = 72;
 const ANSWER_BYTES_MAX: usize = 8192;
-/// Looks, of which two must agree: a peer may send meanwhile.
+/// Most reads until two agree: a peer may send between them.
 const LOOKS_MAX: usize = 1_000;
 
 /// A connection, counted from its accept.
@@ -34,19 +34,19 @@ pub struct Counters {
     pub written: u64,
 }
 
-/// Where the kernel is asked.
+/// The socket for queries to the kernel.
 #[derive(Debug)]
 pub struct Diagnosis(OwnedFd);
 
 impl Diagnosis {
-    /// Opens it.
+    /// Opens a netlink socket for queries.
     pub fn open() -> io::Result<Diagnosis> {
         let flags = SocketFlags::CLOEXEC;
         let kind = SocketType::DGRAM;
         Ok(Diagnosis(socket_with(AddressFamily::NETLINK, kind, flags, Some(SOCK_DIAG))?))
     }
 
-    /// The counters of a connection that nobody reads or writes now; an error of the kind
+    /// The counters of a connection that no process reads or writes now; an error of the kind
     /// [`io::ErrorKind::NotFound`] for one that is over.
     pub fn of(&self, local: SocketAddr, peer: SocketAddr) -> io::Result<Counters> {
         let mut before = self.look(local, peer)?;

@@ -1,13 +1,13 @@
 //! Records in memory that outlives its writer: a file without a name, which the keeper
 //! holds open.
 //!
-//! Writing is `pwrite`: what the kernel has taken stays, whatever becomes of the process
-//! behind it. A record that its writer was killed in the middle of has a wrong checksum and
-//! is the last; nothing was done yet that it would have allowed.
+//! Writing is `pwrite`: what the kernel has taken stays, whatever becomes of the process that
+//! wrote it. A record whose writer was killed in the middle has a wrong checksum and is the last;
+//! nothing that it would have allowed was done yet.
 //!
-//! The file has two areas of which one is in use. A journal that is written anew goes into
-//! the other one, and then the heading names that. Each checksum includes the number of the
-//! writing, so that nothing left of an earlier one is taken for a record.
+//! The file has two areas; one is in use. A rewritten journal goes into the other one, and then
+//! the heading names that. Each checksum includes the number of the writing, so that remains of an
+//! earlier one are not taken for records.
 
 use std::fs::File;
 use std::io;
@@ -19,11 +19,11 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 /// Where the areas begin. The file has holes, which take no memory.
 const AREAS: [u64; 2] = [4096, 1 << 40];
 const MAGIC: u64 = 0x6b65_6570_6572_3031;
-/// Of each of the two headings, one for each area.
+/// Size of each of the two headings, one for each area.
 const HEADING_BYTES: usize = 24;
 const HEADINGS: [u64; 2] = [0, 64];
-/// Where it says whether it is to be believed, behind them: a word that is there from the
-/// beginning, so that changing it needs no memory.
+/// Offset of the word that says whether the journal is valid, after the headings: it is there from
+/// the beginning, so that changing it needs no memory.
 const BELIEF: u64 = 128;
 const BELIEVED: [u8; 8] = *b"believed";
 const INCOMPLETE: [u8; 8] = *b"is void!";
@@ -34,12 +34,12 @@ pub const RECORD_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Longest journal that is read.
 pub const JOURNAL_BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-/// A record, as it was written.
+/// A record as it is in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// What it is; for the reader to know.
+    /// Kind of the record; only its reader knows it.
     pub kind: u8,
-    /// What it says.
+    /// Content of the record.
     pub bytes: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ pub struct Record {
 #[derive(Debug)]
 pub struct Journal {
     file: File,
-    /// How often it was written anew; tells the area.
+    /// How often it was rewritten; its parity selects the area.
     writing: u64,
     end: u64,
     waiting: Vec<u8>,
@@ -59,8 +59,8 @@ pub fn memory(name: &str) -> io::Result<OwnedFd> {
 }
 
 impl Journal {
-    /// Opens what somebody may have written before; answers that. Memory that was written
-    /// and has no heading that makes sense holds nothing, and is not believed.
+    /// Opens a journal that an earlier writer may have left, and returns its records. Memory that
+    /// was written and has no valid heading holds nothing, and is not believed.
     pub fn open(memory: OwnedFd) -> io::Result<(Journal, Vec<Record>)> {
         let file = File::from(memory);
         let writing = HEADINGS.iter().filter_map(|at| read_heading(&file, *at)).max();
@@ -76,7 +76,7 @@ impl Journal {
         Ok((Journal { file, writing, end, waiting: Vec::new() }, records))
     }
 
-    /// One more record.
+    /// Queues one more record.
     pub fn push(&mut self, kind: u8, bytes: &[u8]) {
         append(&mut self.waiting, self.writing, kind, &[bytes]);
     }
@@ -86,7 +86,7 @@ impl Journal {
         self.file.write_all_at(if complete { &BELIEVED } else { &INCOMPLETE }, BELIEF)
     }
 
-    /// Whether its writer said so last.
+    /// Whether its writer last marked it valid.
     pub fn is_believed(&self) -> bool {
         let mut word = [0; BELIEVED.len()];
         self.file.read_exact_at(&mut word, BELIEF).is_ok() && word == BELIEVED
@@ -102,7 +102,7 @@ impl Journal {
         self.end - area(self.writing) + self.waiting.len() as u64
     }
 
-    /// Writes what waits.
+    /// Writes the queued records.
     pub fn commit(&mut self) -> io::Result<()> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -113,12 +113,12 @@ impl Journal {
         Ok(())
     }
 
-    /// What is written, from the beginning.
+    /// All written records, from the beginning.
     pub fn records(&self) -> io::Result<Vec<Record>> {
         Ok(read(&self.file, self.writing, area(self.writing))?.0)
     }
 
-    /// Begins anew with these records, all or none of which are there afterwards.
+    /// Begins anew with these records; afterwards all or none of them are there.
     pub fn rewrite<'r>(
         &mut self,
         records: impl IntoIterator<Item = (u8, &'r [u8])>,
@@ -183,7 +183,7 @@ fn read_heading(file: &File, at: u64) -> Option<u64> {
     let sum = crc32c::crc32c(&heading[..16]).to_le_bytes();
     let writing = number(8..16);
     let is_whole = number(0..8) == MAGIC && heading[16..20] == sum;
-    // Nobody has written that often: whoever says so tampers with it.
+    // No agent rewrites that often: such a number is forged.
     (is_whole && writing < u64::from(u32::MAX)).then_some(writing)
 }
 
@@ -204,7 +204,7 @@ fn read(file: &File, writing: u64, begin: u64) -> io::Result<(Vec<Record>, u64)>
         }
         let from = at + RECORD_HEADING_BYTES as u64;
         let mut bytes = Vec::new();
-        // Nothing is allocated for a length that nobody wrote.
+        // Nothing is allocated for a length that was never written.
         if from + length as u64 > file.metadata()?.len() {
             break;
         }
@@ -275,7 +275,7 @@ mod tests {
         new.file.write_all_at(&[0xa5; 200], 0).unwrap();
         let (mut damaged, records) = again(&new);
         assert!(!damaged.is_believed() && records.is_empty());
-        // Whoever begins anew there is believed once it has written all of it.
+        // A rewrite there is believed once all of it is written.
         damaged.rewrite([(1, &b"a"[..])]).unwrap();
         damaged.believe(true).unwrap();
         let (next, records) = again(&damaged);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever byte somebody changes: what is read is a beginning of what was written.
+        /// Whichever byte is changed: what is read is a beginning of what was written.
         #[test]
         fn damage_is_an_end(at in 0_usize..200, byte: u8) {
             let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();

@@ -17,7 +17,7 @@ const TAKES: u8 = 2;
 const TAKES_UNMARKED: u8 = 3;
 const RELEASED: u8 = 4;
 
-/// The journal is written anew when it is so much longer than what is in flight.
+/// The journal is rewritten when it is so much longer than the calls in flight.
 const SLACK_BYTES: u64 = 1024 * 1024;
 
 /// The ledger of one agent.
@@ -29,7 +29,7 @@ pub struct SessionLedger {
     in_flight: BTreeMap<u64, Vec<u8>>,
     in_flight_bytes: u64,
     next: u64,
-    /// Something could not be written, and is not yet.
+    /// A write failed, and is not repeated yet.
     is_broken: bool,
     is_whole: bool,
 }
@@ -46,13 +46,13 @@ struct Opened {
 #[derive(Serialize, Deserialize)]
 struct Takes<C> {
     sequence: u64,
-    /// Caller and number of each of its parts that somebody asks for again.
+    /// Caller and number of each of its parts that a caller asks for again.
     marks: Vec<Option<(u64, u64)>>,
     command: C,
 }
 
 impl SessionLedger {
-    /// What is in this memory, and where to go on writing.
+    /// Records in this memory, and the ledger to go on writing.
     pub fn open(memory: OwnedFd) -> io::Result<(SessionLedger, Option<Resumed>)> {
         let (journal, records) = Journal::open(memory)?;
         let is_believed = journal.is_believed();
@@ -142,7 +142,7 @@ impl SessionLedger {
         bytes
     }
 
-    /// Writes it anew, shorter.
+    /// Rewrites it, shorter.
     fn shorten(&mut self) -> io::Result<()> {
         let Some(opened) = &mut self.opened else { return Ok(()) };
         opened.next = self.next;

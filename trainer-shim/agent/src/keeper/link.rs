@@ -23,16 +23,16 @@ use crate::namespace::Namespace;
 /// that is stopped makes the agent wait.
 const DEPOSIT_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What a listener is for.
+/// Purpose of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum About {
     /// Commands and programs of this host; the agent accepts by itself.
     Control,
-    /// TCPStore clients.
+    /// A port for TCPStore clients.
     Port {
-        /// Where.
+        /// Address that it listens at.
         address: SocketAddr,
-        /// Whose keys they get.
+        /// Namespace of the keys that they get.
         namespace: Namespace,
         /// It was opened while the agent ran, and closes when its namespace is over.
         by_name: bool,
@@ -52,7 +52,7 @@ struct Shared {
 
 type Outgoing = (ToKeeper, Option<OwnedFd>, Option<std_mpsc::SyncSender<()>>);
 
-/// What a keeper has handed over.
+/// State that a keeper has handed over.
 #[derive(Debug)]
 pub struct Handed {
     /// An agent was there before.
@@ -63,7 +63,7 @@ pub struct Handed {
     pub session: OwnedFd,
     /// The control socket, if there is one.
     pub control: Option<OwnedFd>,
-    /// TCPStore ports.
+    /// TCPStore ports, with their connections.
     pub ports: Vec<HandedPort>,
     /// Signals that came to the keeper: number, and whether the whole group got it.
     pub signals: mpsc::UnboundedReceiver<(i32, bool)>,
@@ -72,15 +72,15 @@ pub struct Handed {
 /// A port that was kept.
 #[derive(Debug)]
 pub struct HandedPort {
-    /// Where.
+    /// Address that it listens at.
     pub address: SocketAddr,
-    /// Whose keys.
+    /// Namespace of its keys.
     pub namespace: Namespace,
     /// It closes when that is over.
     pub by_name: bool,
-    /// Its listener.
+    /// Accepts its further connections.
     pub port: KeptPort,
-    /// Its connections.
+    /// Connections that it had.
     pub connections: Vec<Accepted>,
 }
 
@@ -100,7 +100,7 @@ pub struct Accepted {
     kept: KeptSocket,
 }
 
-/// That the keeper has a connection; told when it is over.
+/// A connection that the keeper has; notifies it of the end.
 #[derive(Debug)]
 pub struct KeptSocket {
     id: u64,
@@ -127,7 +127,7 @@ impl Keeper {
             match message {
                 ToAgent::Ready => break,
                 ToAgent::Signal { number, from_terminal } => {
-                    // Whoever listens has it from there.
+                    // The receiver of signals handles it.
                     let _ = signal.send((number, from_terminal));
                 }
                 ToAgent::Listener { id, about } => match serde_json::from_str(&about)? {
@@ -142,7 +142,7 @@ impl Keeper {
                 ToAgent::Connection { id, listener } => {
                     let port = handed.ports.iter_mut().find(|handed| handed.port.id == listener);
                     let accepted = keeper.accepted(id, descriptors).ok_or_else(broken)?;
-                    // One whose port was closed is closed by this.
+                    // A connection of a port that was closed is closed by this.
                     if let Some(port) = port {
                         port.connections.push(accepted);
                     }
@@ -154,7 +154,7 @@ impl Keeper {
         thread::Builder::new().name("to-keeper".to_owned()).spawn(move || {
             for (message, descriptor, done) in to_send {
                 let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
-                // A keeper that has ended is noticed by whoever receives.
+                // The receiver notices when the keeper has ended.
                 let _ = wire::send(&sends, &message, &descriptors);
                 if let Some(done) = done {
                     let _ = done.send(());
@@ -181,7 +181,7 @@ impl Keeper {
         Ok((keeper, handed))
     }
 
-    /// What was handed over has been taken up.
+    /// All handed-over state has been taken up.
     pub fn is_up(&self) {
         self.tell(ToKeeper::Up);
     }
@@ -196,7 +196,7 @@ impl Keeper {
         self.0.gone.cancelled().await;
     }
 
-    /// Gives a listener to be kept, from before it listens: whoever connects is the keeper's.
+    /// Hands over a listener before it listens: all its connections are the keeper's.
     pub fn keep(&self, listener: TcpListener, about: &About) -> io::Result<KeptPort> {
         let id = rand::random();
         let port = self.port(id);
@@ -215,7 +215,7 @@ impl Keeper {
 
     fn deposit(&self, message: ToKeeper, descriptor: OwnedFd) -> io::Result<()> {
         let (done, sent) = std_mpsc::sync_channel(1);
-        // A keeper that has ended is noticed by whoever receives.
+        // The receiver notices when the keeper has ended.
         if self.0.outgoing.send((message, Some(descriptor), Some(done))).is_ok()
             && sent.recv_timeout(DEPOSIT_TIME_MAX) == Err(std_mpsc::RecvTimeoutError::Timeout)
         {
@@ -257,7 +257,7 @@ impl KeptPort {
         self.keeper.tell(ToKeeper::Accept { id: self.id });
     }
 
-    /// The next connection.
+    /// Waits for the next connection.
     pub async fn accept(&mut self) -> Accepted {
         match self.accepted.recv().await {
             Some(accepted) => accepted,

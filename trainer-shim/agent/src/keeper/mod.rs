@@ -1,9 +1,9 @@
-//! An agent that can die: what outlives it, and how the next one is the same.
+//! An agent that can die: what outlives it, and how the next one continues.
 //!
-//! A PyTorch process dies of a broken connection. So the sockets do not belong to the agent
-//! alone: its parent, the *keeper*, holds a second descriptor of each, and of some memory in
-//! which the agent writes what it does. When the agent has ended by a signal, the keeper
-//! starts it again and hands all of it over: to the ranks that is a pause.
+//! A PyTorch process dies of a broken connection. So the sockets do not belong to the agent alone:
+//! its parent, the *keeper*, holds a second descriptor of each, and of some memory in which the
+//! agent writes what it does. When the agent has ended by a signal, the keeper restarts it and
+//! hands all of it over: the ranks see a pause.
 //!
 //! ```text
 //! run ──starts──▶ keeper ──starts──▶ agent ──killed──▶ (waited for) ──▶ agent
@@ -26,29 +26,28 @@
 //! # Why nothing is lost or done twice
 //!
 //! * The keeper accepts: no connection is the agent's alone at any time.
-//! * A byte is recorded, then consumed. What of the recorded was consumed the kernel counts,
-//!   and the next agent discards the rest from the socket.
-//! * An answer is recorded, then sent. What of it was sent the kernel counts, and the next
-//!   agent sends the rest.
+//! * A byte is recorded, then consumed. The kernel counts the consumed bytes, and the next agent
+//!   discards recorded ones that are still in the socket.
+//! * An answer is recorded, then sent. The kernel counts the sent bytes, and the next agent sends
+//!   the rest.
 //! * A command is recorded with its session and sequence, then sent. The next agent repeats it
-//!   there, and the cluster gives the same answer to what it has done already. The place in the
-//!   session is given back only when the answer is recorded with its connection.
+//!   there, and the cluster gives the same answer to a command that it has applied. The place in
+//!   the session is given back only when the answer is recorded with its connection.
 //! * Reads are asked again, waits are parked again: they change nothing.
-//! * Two agents are never there at once: the next is started when the one before was waited
-//!   for.
+//! * Two agents never run at once: the next is started when the one before was waited for.
 //!
 //! # What goes on, and what does not
 //!
 //! TCPStore ports and connections, blocked WAITs and BARRIERs, attempts, programs' own stores,
 //! session and lease go on. Commands under `run` attach again by themselves. An agent that
-//! programs have joined with the library is not the same afterwards: their incarnations end with their
-//! connections, and connections of their host that could write after that would be wrong; such
-//! a host starts anew, as one without a keeper does.
+//! programs have joined with the library cannot be continued: their incarnations end with their
+//! connections, and later writes by connections of their host would be wrong; such a host starts
+//! anew, as one without a keeper does.
 //!
-//! An agent that is not there again within the TTL of its lease finds it ended, and the ranks
-//! are told so. Where a journal does not agree with what the kernel counted, the connection is
-//! closed: no answer is better than a wrong one. Whoever kills the keeper kills
-//! the agent, and the ranks of its host lose their connections; other hosts go on.
+//! An agent that is not there again within the TTL of its lease finds it ended, and the ranks are
+//! notified. Where a journal does not agree with what the kernel counted, the connection is
+//! closed: no answer is better than a wrong one. Killing the keeper kills the agent, and the ranks
+//! of its host lose their connections; other hosts go on.
 
 pub mod counters;
 pub mod journal;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Agents that are started again at once, within [`WITHIN`]. Those behind them wait.
+/// Agents that are restarted at once, within [`WITHIN`]. Later ones wait.
 const AT_ONCE_MAX: usize = 5;
 /// For how long a restart counts.
 const WITHIN: Duration = Duration::from_secs(600);
@@ -19,7 +19,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// One more; answers how long it has to wait.
+    /// Counts one more; returns how long it has to wait.
     pub fn pause(&mut self, now: Instant) -> Duration {
         self.at.retain(|at| now.saturating_duration_since(*at) < WITHIN);
         let before = self.at.len();

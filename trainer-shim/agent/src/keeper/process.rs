@@ -1,5 +1,5 @@
-//! The keeper: the agent's parent. It accepts connections, holds them, and starts the agent
-//! again when that has ended by a signal. What goes over the connections it does not know.
+//! The keeper: the agent's parent. It accepts connections, holds them, and restarts the agent when
+//! that has ended by a signal. It does not know the bytes on the connections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -22,7 +22,7 @@ use super::link::About;
 use super::pace::Pace;
 use super::wire::{self, ToAgent, ToKeeper};
 
-/// Messages that wait for an agent; no connection is accepted meanwhile.
+/// Messages that wait for an agent; at this number no connection is accepted.
 const WAITING_MAX: usize = 64;
 /// Pause when no connection can be accepted: when descriptors run out, one must close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ const START_PAUSE: Duration = Duration::from_millis(100);
 /// The exit code of a program that ended in a defect.
 const PANICKED: i32 = 101;
 
-/// What the keeper tells of, for a log.
+/// Events of the keeper, for a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     /// An agent has ended, and is started again after this time.
@@ -43,17 +43,17 @@ pub enum Said {
         pid: u32,
         /// How it ended.
         status: ExitStatus,
-        /// The pause.
+        /// Pause before the next agent.
         pause: Duration,
     },
     /// An agent cannot be started, and is tried again after this time.
     NotStarted {
-        /// Why.
+        /// Error of the start.
         reason: String,
-        /// The pause.
+        /// Pause before the next try.
         pause: Duration,
     },
-    /// What was kept is given up.
+    /// All kept connections are given up.
     GivenUp {
         /// How many connections.
         connections: usize,
@@ -70,11 +70,10 @@ pub trait Start {
     fn command(&mut self, anew: bool) -> Command;
     /// Whether the program that is there now runs at all.
     fn check(&mut self) -> Result<(), String>;
-    /// Tells people.
+    /// Logs the events.
     fn say(&mut self, said: Said);
 }
 
-/// What is kept beside the sockets.
 #[derive(Debug)]
 struct Listener {
     socket: OwnedFd,
@@ -89,7 +88,7 @@ struct Connection {
     listener: u64,
 }
 
-/// The keeper.
+/// Parent of the agent; see the module.
 pub struct Keeper<S> {
     start: S,
     signals: SignalDelivery<UnixStream, WithOrigin>,
@@ -105,7 +104,6 @@ pub struct Keeper<S> {
     paused_until: Option<Instant>,
 }
 
-/// What waits to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Waiting {
     Hello { again: bool },
@@ -115,11 +113,10 @@ enum Waiting {
     Signal { number: i32, from_terminal: bool },
 }
 
-/// An agent that runs.
 struct Agent {
     child: Child,
     watch: OwnedFd,
-    /// None once it has closed its end.
+    /// `None` once the agent has closed its end.
     socket: Option<OwnedFd>,
     waiting: VecDeque<Waiting>,
     is_ready: bool,
@@ -176,7 +173,7 @@ impl<S: Start> Keeper<S> {
             if ended && !agent.is_replaced {
                 return Ok(status);
             }
-            // What is for the next agent, too.
+            // Messages for the next agent, too.
             left.extend(agent.waiting.drain(..).filter(|w| matches!(w, Waiting::Signal { .. })));
             self.deaths = if agent.is_up { 0 } else { self.deaths + 1 };
             if self.deaths >= DEATHS_MAX {
@@ -246,7 +243,7 @@ impl<S: Start> Keeper<S> {
             }
             self.send(agent);
             if ready.ended {
-                // What it said last is heard: it may have closed something.
+                // Its last messages are read: it may have closed something.
                 self.hear(agent);
                 return agent.child.wait();
             }
@@ -359,7 +356,7 @@ impl<S: Start> Keeper<S> {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // It is full, or nobody is there any more: seen when polled.
+                // It is full, or the peer is gone: seen when polled.
                 Err(_) => return,
             }
         }
@@ -397,7 +394,6 @@ impl<S: Start> Keeper<S> {
     }
 }
 
-/// What can be done without waiting.
 #[derive(Debug)]
 struct Ready {
     signals: bool,

@@ -1,19 +1,19 @@
-//! One connection, written down: what came, what was made of it, and what was answered, in
-//! the order in which it happened.
+//! The record of one connection: bytes received, operations begun, and replies, in the order in
+//! which they happened.
 //!
-//! A connection is a state machine without I/O. So the next agent has it again by letting the
-//! same things happen to another one: bytes came, a message was taken, what could start was
-//! started, the store answered. Before any of this is seen outside, it is written:
+//! A connection is a state machine without I/O. So the next agent rebuilds it by replaying the
+//! same events on a new one: bytes came, a message was taken, operations were started, the store
+//! answered. Each event is recorded before its effect is visible outside:
 //!
 //! * a byte is consumed only once it is recorded ([`Recorder::read`]);
-//! * a command is proposed, and an answer is sent, only once what led to it is
-//!   ([`Recorder::commit`]).
+//! * a command is proposed, and an answer is sent, only once the events before it
+//!   are recorded ([`Recorder::commit`]).
 //!
-//! What was consumed of what is recorded, and what was sent of what was answered, the kernel
-//! counts ([`super::counters`]).
+//! The kernel counts how much of the recorded input was consumed, and how much of the replies was
+//! sent ([`super::counters`]).
 //!
-//! While a connection is at rest all this comes to its [`Base`], with which its journal
-//! begins anew when it has become long.
+//! While a connection is at rest all this reduces to its [`Base`], with which its journal begins
+//! anew when it has become long.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -41,10 +41,10 @@ const LAUNCHES: u8 = 9;
 
 /// A journal that has grown by so much begins anew when its connection is at rest.
 const SLACK_BYTES: u64 = 64 * 1024;
-/// One that has grown by so much reads nothing more until it is.
+/// A journal that has grown by so much reads nothing more until it has begun anew.
 const GROWTH_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// What a connection at rest comes to.
+/// State of a connection at rest.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Base {
     /// Bytes that came, those of a message that is not complete left out.
@@ -53,40 +53,40 @@ pub struct Base {
     pub output: u64,
     /// Calls of the store that were begun.
     pub calls: u64,
-    /// The attempt that its process told.
+    /// The attempt that its process reported.
     pub attempt: Option<u32>,
-    /// Whether its process may still tell one.
+    /// Whether its process may still report one.
     pub may_tell_attempt: bool,
-    /// Whether it has said a word.
+    /// Whether it has sent a message.
     pub is_client: bool,
     /// Whether it has used a launcher's keys.
     pub is_launcher: bool,
-    /// What it waits for.
+    /// Conditions of its open wait.
     pub waits: Option<Vec<Condition>>,
-    /// What came of a message that is not complete.
+    /// Bytes of an incomplete message.
     #[serde(with = "serde_bytes")]
     pub tail: Vec<u8>,
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Happened {
-    /// Bytes came.
+    /// Bytes were received.
     Input(Vec<u8>),
     /// A message was taken from them, to start apart from those before it or not.
     Received {
-        /// Which.
+        /// Whether it starts apart.
         apart: bool,
     },
-    /// What could start was started.
+    /// All operations that could start were started.
     Started,
     /// The store answered.
     Answered(CallAnswer),
-    /// What it waited for is true.
+    /// Its wait was released.
     Released,
     /// So many bytes were sent.
     Sent(u64),
-    /// Its process told this attempt.
+    /// Its process reported this attempt.
     Entered(u32),
     /// It used a launcher's keys.
     Launches,
@@ -107,16 +107,16 @@ struct Recording {
     attempt: Option<u32>,
     is_launcher: bool,
     broken: Option<io::Error>,
-    /// Something happened since what could start was started.
+    /// An event came since the last start of operations.
     is_stirred: bool,
 }
 
-/// A connection as it was written down.
+/// A recorded connection.
 #[derive(Debug)]
 pub struct Recorded {
-    /// What it was at first.
+    /// State at the beginning of the journal.
     pub base: Base,
-    /// What happened then.
+    /// Events since then, in order.
     pub happened: Vec<Happened>,
     /// Bytes that are recorded, and may not be consumed yet.
     pub input: u64,
@@ -201,7 +201,7 @@ impl Recorder {
         self.happened(RECEIVED, &[u8::from(apart)]);
     }
 
-    /// What can start is about to be.
+    /// Operations that can start are about to.
     pub fn starts(&mut self) {
         if let Some(recording) = &mut self.0
             && std::mem::take(&mut recording.is_stirred)
@@ -217,7 +217,7 @@ impl Recorder {
         Some(Mark { caller: recording.socket.id(), nth: recording.calls })
     }
 
-    /// The store answered.
+    /// Records an answer of the store.
     pub fn answered(&mut self, answer: &CallAnswer) {
         if self.is_on() {
             let answer = match answer {
@@ -234,7 +234,7 @@ impl Recorder {
         self.happened(RELEASED, &[]);
     }
 
-    /// Bytes of replies were sent, or nobody is there to have them.
+    /// Bytes of replies were sent, or have no client left to take them.
     pub fn sent(&mut self, count: usize) {
         self.happened(SENT, &(count as u64).to_le_bytes());
         if let Some(recording) = &mut self.0 {
@@ -280,15 +280,15 @@ impl Recorder {
         self.0.as_ref().is_none_or(|recording| recording.growth() < GROWTH_BYTES_MAX)
     }
 
-    /// Whether it should begin anew. One without room always does, however long the message
-    /// is that its base holds a part of: it would read nothing more.
+    /// Whether it should begin anew. One without room always does, however long the incomplete
+    /// message in its base is: it would read nothing more.
     pub fn wants_base(&self) -> bool {
         let Some(recording) = &self.0 else { return false };
         recording.growth() > SLACK_BYTES + recording.base_bytes || !self.has_room()
     }
 
-    /// Begins anew from a connection at rest; the last `undecoded` bytes that came are of a
-    /// message that is not complete.
+    /// Begins anew from a connection at rest; its last `undecoded` bytes are of an incomplete
+    /// message.
     pub fn begin_anew(&mut self, rest: Base, undecoded: usize) -> io::Result<()> {
         let Some(recording) = &mut self.0 else { return Ok(()) };
         let tail = recording.tail(undecoded)?;

@@ -1,5 +1,5 @@
-//! What an agent has to know of the one before it to be the same: its run, its lease, its
-//! name, and the stores of its programs. Written anew at each change, of which there are few.
+//! State that an agent needs of the one before it: its run, its lease, its name, and the stores of
+//! its programs. Rewritten at each change; changes are rare.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,10 +17,10 @@ use crate::stores::StoreNotes;
 
 const STATE: u8 = 1;
 
-/// What was written.
+/// State in the notes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Tells the agent from all others.
+    /// Distinguishes the agent from all others.
     pub id: String,
     /// Its run, and how it was met.
     pub run: Name,
@@ -66,7 +66,7 @@ impl Notes {
         self.0.as_ref().is_none_or(|written| written.lock().is_whole)
     }
 
-    /// What is in this memory, and where to go on writing.
+    /// Notes in this memory, and their state.
     pub fn open(memory: OwnedFd) -> io::Result<(Notes, Option<State>)> {
         let (journal, records) = Journal::open(memory)?;
         let read = records.last().map(|record| serde_json::from_slice(&record.bytes));
@@ -79,7 +79,7 @@ impl Notes {
         Ok((Notes(Some(Arc::new(Mutex::new(written)))), state))
     }
 
-    /// The agent begins.
+    /// Writes the agent's first state.
     pub fn begin(&self, state: State) {
         self.change(|now| *now = Some(state));
     }
@@ -117,7 +117,7 @@ impl Notes {
         }
         let bytes = serde_json::to_vec(state).expect("a state can be written");
         let written = journal.rewrite([(STATE, &bytes[..])]).and_then(|()| {
-            // What was there before made no sense.
+            // The earlier content was invalid.
             if journal.is_believed() { Ok(()) } else { journal.believe(true) }
         });
         if let Err(error) = written {

@@ -1,8 +1,8 @@
-//! What keeper and agent say to each other: one message at a time over a Unix socket that
-//! keeps them apart, with descriptors beside it.
+//! Messages of keeper and agent: one at a time over a Unix socket that keeps them apart, with
+//! descriptors beside it.
 //!
-//! The keeper does not know what it keeps: what a listener is for (`about`) is the agent's
-//! word to the agent that follows.
+//! The keeper does not know the purpose of a listener: `about` is the agent's note for the agent
+//! that follows.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,12 +15,12 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Longest message.
+/// Longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Most descriptors beside one.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// To the agent.
+/// Message to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
     /// First of all. With the memory for its state and for its session.
@@ -32,7 +32,7 @@ pub enum ToAgent {
     Listener {
         /// By what both know it.
         id: u64,
-        /// What it is for.
+        /// Its purpose, as the agent noted it.
         about: String,
     },
     /// A connection that was accepted; with it, and with the memory for its journal.
@@ -42,44 +42,44 @@ pub enum ToAgent {
         /// Where it came.
         listener: u64,
     },
-    /// That was all that was kept.
+    /// All kept sockets were sent.
     Ready,
     /// A signal came.
     Signal {
-        /// Its number.
+        /// Signal number.
         number: i32,
         /// Whether the kernel sent it to the whole group.
         from_terminal: bool,
     },
 }
 
-/// To the keeper.
+/// Message to the keeper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToKeeper {
     /// A listener is to be kept; with it.
     Listener {
         /// By what both know it.
         id: u64,
-        /// What it is for.
+        /// Its purpose, for the agent that follows.
         about: String,
     },
     /// Its connections are to be accepted from now on.
     Accept {
-        /// Which.
+        /// Id of the listener.
         id: u64,
     },
     /// A listener or a connection is over.
     Close {
-        /// Which.
+        /// Id of the listener or connection.
         id: u64,
     },
-    /// What was handed over has been taken up.
+    /// All handed-over state has been taken up.
     Up,
     /// Another agent is to take over, from the program that is there now.
     Replace,
 }
 
-/// Sends a message.
+/// Sends a message with its descriptors.
 pub fn send(
     socket: impl AsFd,
     message: &impl Serialize,
@@ -97,7 +97,7 @@ pub fn send(
     Ok(())
 }
 
-/// Receives a message; none when the other end is closed.
+/// Receives a message; `None` when the other end is closed.
 pub fn receive<M: DeserializeOwned>(
     socket: impl AsFd,
     flags: RecvFlags,

@@ -6,15 +6,15 @@ use crate::namespace::Namespace;
 
 /// Longest host that is taken: a DNS name has at most 253 bytes.
 pub const HOST_BYTES_MAX: usize = 255;
-/// What of a host goes into a namespace's name.
+/// Most bytes of a host in a namespace's name.
 const SHOWN_BYTES_MAX: usize = 64;
-/// How far behind the port of its ranks a program's further stores lie.
+/// How far above the port of its ranks a program's further stores lie.
 const BEHIND_MAX: u16 = 16;
 
 /// Names that mean the host itself, beside loopback addresses.
 const LOCAL_NAMES: [&str; 4] = ["", "localhost", "localhost.localdomain", "ip6-localhost"];
 
-/// What an address means on this host.
+/// Meaning of an address on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
     /// The agent listens there.
@@ -23,8 +23,8 @@ pub enum Meaning {
     Store(String),
 }
 
-/// What `host` and `port` mean where the agent serves these namespaces. `local`
-/// tells this host's network from all others.
+/// Meaning of `host` and `port` where the agent serves these namespaces. `local`
+/// distinguishes this host's network from all others.
 pub fn meaning(host: &str, port: u16, served: &[(SocketAddr, Namespace)], local: &str) -> Meaning {
     let host = host.trim_matches(['[', ']']).to_ascii_lowercase();
     let is_local = is_local(&host);
@@ -51,13 +51,13 @@ pub fn meaning(host: &str, port: u16, served: &[(SocketAddr, Namespace)], local:
     Meaning::Store(own(&host, port, local))
 }
 
-/// The store at a port that is nobody's yet.
+/// The store at a port outside those of the ranks.
 pub fn own(host: &str, port: u16, local: &str) -> String {
     let host = host.trim_matches(['[', ']']).to_ascii_lowercase();
     if is_local(&host) { format!("localhost:{port}@{local}") } else { format!("{host}:{port}") }
 }
 
-/// What namespaces of a store begin with.
+/// Beginning of the names of a store's namespaces.
 pub fn readable(host: &str, port: u16) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     let host: String = host.chars().take(SHOWN_BYTES_MAX).map(plain).collect();
@@ -70,7 +70,7 @@ fn is_local(host: &str) -> bool {
     LOCAL_NAMES.contains(&host) || ip.is_ok_and(|ip| ip.is_loopback() || ip.is_unspecified())
 }
 
-/// A listener at any address is met at loopback.
+/// A listener at any address is reached at loopback.
 fn reached_at(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(v4) if v4.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
@@ -79,8 +79,8 @@ fn reached_at(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// What tells this host's loopback from that of all others: the kernel's start,
-/// and the network namespace.
+/// Distinguishes this host's loopback from that of all others: the kernel's
+/// start, and the network namespace.
 pub fn local_network() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
@@ -127,7 +127,7 @@ mod tests {
             ("Node0", 12355, "node0:12355"),
             ("10.0.0.1", 12355, "10.0.0.1:12355"),
             ("fd00::1", 12355, "fd00::1:12355"),
-            // Behind the ranks' port: the same on hosts where that is another one.
+            // After the ranks' port: the same on hosts where that is another one.
             ("127.0.0.1", 29501, "MASTER_PORT+1@"),
             ("localhost", 29506, "MASTER_PORT+2@group-7"),
             ("localhost", 29521, "localhost:29521@here"),

@@ -1,9 +1,8 @@
-//! Whether anybody is connected to a port of this host, as the kernel knows it.
+//! Whether any client is connected to a port of this host, as the kernel knows it.
 
 use std::io::Read;
 use std::net::SocketAddr;
 
-/// Most bytes read of the table of connections.
 const TABLE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// As the kernel writes the state of a connection that both ends keep open.
 const ESTABLISHED: &str = "01";

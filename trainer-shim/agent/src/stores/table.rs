@@ -1,5 +1,5 @@
-//! The stores that programs of this host use now: who is about to connect, who is
-//! connected, and whose store it is.
+//! The stores that programs of this host use now: programs about to connect,
+//! programs connected, and the master of each.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub struct Table(Arc<Shared>);
 struct Shared {
     presence: Presence,
     open: Mutex<BTreeMap<Name, Open>>,
-    /// Stores that are over, of which the cluster is not told yet. Taken after `open`.
+    /// Stores that are over, not reported to the cluster yet. Locked after `open`.
     untold: Mutex<VecDeque<Owned>>,
     /// A hold was let go.
     changed: Notify,
@@ -38,37 +38,36 @@ struct Shared {
 struct Open {
     /// As it is logged.
     shown: String,
-    /// Those that are about to connect, by side.
+    /// Programs about to connect, by side.
     owners: usize,
     others: usize,
     /// Attempts of restarted ranks that have come.
     restarts: BTreeSet<u32>,
-    /// That a program of this host is its master.
+    /// Set if a program of this host is its master.
     owned: Option<Owned>,
 }
 
 /// A store whose master is a program of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
-    /// The program.
+    /// Pid of the program.
     pub pid: Option<i32>,
-    /// Where it connects.
+    /// Where the program connects.
     pub address: SocketAddr,
-    /// What says so in the cluster while it is open: keys and their values.
+    /// Its records in the cluster while it is open: keys and their values.
     pub noted: Vec<(Blob, Blob)>,
     /// Its master has gone.
     pub is_over: bool,
 }
 
-/// What there is, as it is written down for an agent that follows.
+/// The table, as it is kept for an agent that follows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreNotes {
     stores: Vec<StoreNote>,
-    /// Those that are over, of which the cluster is not told yet.
+    /// Stores that are over, not reported to the cluster yet.
     untold: VecDeque<Owned>,
 }
 
-/// A store, as it is written down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct StoreNote {
     name: Name,
@@ -86,7 +85,7 @@ pub struct Hold {
 }
 
 impl Table {
-    /// An empty one.
+    /// An empty table over these connections.
     pub fn new(presence: Presence) -> Table {
         Table(Arc::new(Shared {
             presence,
@@ -120,8 +119,7 @@ impl Table {
         Hold { table: self.clone(), name, namespace: namespace.clone() }
     }
 
-    /// Stores of this host's programs that are open, and what the cluster is told of
-    /// each.
+    /// Open stores of this host's programs, and the record of each in the cluster.
     pub fn noted(&self) -> Vec<(Name, Vec<(Blob, Blob)>)> {
         let open = self.0.open.lock();
         let noted = open.iter().filter_map(|(name, open)| {
@@ -131,7 +129,7 @@ impl Table {
         noted.collect()
     }
 
-    /// The cluster is told something else of a store.
+    /// The cluster has a new record of a store.
     pub fn note(&self, name: &Name, key: &Blob, value: Blob) {
         let mut open = self.0.open.lock();
         let owned = open.get_mut(name).and_then(|open| open.owned.as_mut());
@@ -141,14 +139,14 @@ impl Table {
         }
     }
 
-    /// Somebody of this host, who holds it, is its master.
+    /// A program of this host, which holds it, is its master.
     pub fn own(&self, name: &Name, owned: Owned) {
         if let Some(open) = self.0.open.lock().get_mut(name) {
             open.owned = Some(owned);
         }
     }
 
-    /// All of it.
+    /// The whole table.
     pub fn notes(&self) -> StoreNotes {
         let open = self.0.open.lock();
         let note = |(name, open): (&Name, &Open)| StoreNote {
@@ -160,8 +158,8 @@ impl Table {
         StoreNotes { stores: open.iter().map(note).collect(), untold: self.0.untold.lock().clone() }
     }
 
-    /// The stores of the agent before. Those who had asked it and are not connected yet
-    /// are about to, for as long as this is held.
+    /// The stores of the agent before. Programs that had asked it and are not connected yet are
+    /// about to connect, for as long as this is held.
     pub fn restore(&self, notes: StoreNotes) -> Vec<Hold> {
         let mut holds = Vec::new();
         for StoreNote { name, shown, restarts, owned } in notes.stores {
@@ -178,7 +176,7 @@ impl Table {
         holds
     }
 
-    /// Whether there are ends that the cluster is not told.
+    /// Whether some ends are not reported to the cluster.
     pub fn has_untold(&self) -> bool {
         !self.0.untold.lock().is_empty()
     }
@@ -189,7 +187,7 @@ impl Table {
         Some((untold.front()?.clone(), untold.len()))
     }
 
-    /// The cluster is told this one.
+    /// This end is reported to the cluster.
     pub fn told(&self, owned: &Owned) {
         let mut untold = self.0.untold.lock();
         if untold.front() == Some(owned) {
@@ -206,8 +204,8 @@ impl Table {
         if owned.is_over || owners > 0 {
             return !owned.is_over;
         }
-        // One that has closed its connection a moment ago may open the store anew before the
-        // agent has read that: what the kernel says counts.
+        // A master that has closed its connection a moment ago may open the store anew before the
+        // agent has read that: the kernel's state counts.
         self.guests(name, Side::Owner) > 0 && connected::is_any(owned.address)
     }
 
@@ -228,8 +226,8 @@ impl Table {
         }
     }
 
-    /// Stores whose masters on this host have gone since the last call, with how
-    /// they are logged. The cluster is to be told.
+    /// Stores whose masters on this host have gone since the last call, with the
+    /// names in the log. Report them to the cluster.
     pub fn ended(&self) -> Vec<(Name, String)> {
         let mut open = self.0.open.lock();
         let mut untold = self.0.untold.lock();
@@ -248,7 +246,7 @@ impl Table {
         ended.collect()
     }
 
-    /// Stores that nobody on this host uses any more; they are forgotten.
+    /// Stores that no program on this host uses any more; they are forgotten.
     pub fn unused(&self) -> Vec<Name> {
         let mut unused = Vec::new();
         self.0.open.lock().retain(|name, open| {
@@ -278,7 +276,7 @@ impl Open {
 }
 
 impl Hold {
-    /// Of which namespace.
+    /// Namespace of the store.
     pub fn namespace(&self) -> Namespace {
         self.namespace.clone()
     }
@@ -330,7 +328,7 @@ mod tests {
         assert!(!table.is_owned(&name()) && table.ended().is_empty(), "it ends once");
         assert!(table.unused().is_empty());
         drop(others);
-        // Ranks that were started anew are there, too.
+        // Restarted ranks are there, too.
         let second = Namespace::of_restart(name(), 1);
         let about_to = table.hold(&second, "localhost:12355");
         let restarted = presence.enter(second).unwrap();

@@ -44,7 +44,7 @@ fn decode_all(segments: &[&[u8]]) -> Vec<Message> {
     messages
 }
 
-/// What a call sent, after a VALIDATE unless it is the connect itself.
+/// Bytes of a call, after a VALIDATE unless it is the connect itself.
 fn request_of(exchanges: &[Exchange]) -> (Vec<Message>, Vec<u8>) {
     let mut messages: Vec<Message> = Vec::new();
     let mut bytes = Vec::new();

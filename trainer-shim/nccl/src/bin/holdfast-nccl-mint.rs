@@ -57,9 +57,9 @@ fn mint(library: Option<PathBuf>) -> Result<UniqueId, String> {
     nccl.mint().map_err(|error| error.to_string())
 }
 
-/// What tells of the parent's end; none if it has ended. Its closed pipe alone
-/// does not: whatever it has forked may hold the other end. The kernel's signal
-/// does not, either: it tells of the end of a thread.
+/// Descriptor that reports the parent's end; `None` if it has ended. Its closed
+/// pipe alone does not: whatever it has forked may hold the other end. The
+/// kernel's signal does not, either: it reports the end of a thread.
 fn watch(parent: Pid) -> std::io::Result<Option<OwnedFd>> {
     let watched = match pidfd_open(parent, PidfdFlags::empty()) {
         Ok(watched) => watched,

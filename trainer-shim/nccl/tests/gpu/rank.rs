@@ -1,6 +1,6 @@
-//! One rank: does what it is told line by line, and answers each with a line.
-//! It never waits for a peer for longer than it was told to, so that it can be
-//! told to abort at any time.
+//! One rank: carries out its commands line by line, and answers each with a line.
+//! It never waits for a peer for longer than its command says, so that it can be
+//! aborted at any time.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -26,7 +26,7 @@ struct Rank {
     rank: u32,
     ranks: u32,
     communicators: Vec<Communicator>,
-    /// One of each communicator.
+    /// One buffer of each communicator.
     buffers: Vec<Buffer<f32>>,
 }
 

@@ -1,4 +1,4 @@
-//! What all ranks of a generation are told.
+//! Commands that all ranks of a generation get.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ pub use crate::rank_processes::{
     NOTHING_MS, PEERS_MS, Rank, all, assert_nothing_lost, counts, start,
 };
 
-/// A minter, which has to live until its generation is formed.
+/// A minter, which has to run until its generation is formed.
 pub fn minter(library: &Path) -> Minter {
     Minter::start(&minter_options(Some(library.to_owned()))).expect("a minter")
 }
 
-/// Begins to form a generation of these ranks, which has more if `of` says so.
+/// Begins to form a generation of these ranks; `of` may name more.
 pub fn begin(ranks: &mut [Rank], id: &UniqueId, of: usize, generation: u64) {
     let command = |at: usize| format!("init {} {of} {at} {generation}", id.to_hex());
     ranks.iter_mut().enumerate().for_each(|(at, rank)| rank.tell(&command(at)));

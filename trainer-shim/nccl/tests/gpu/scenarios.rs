@@ -1,4 +1,4 @@
-//! What a generation of ranks goes through.
+//! Scenarios of a generation of ranks.
 
 use std::path::Path;
 
@@ -96,7 +96,7 @@ fn an_abort_ends_the_forming(library: &Path) {
 fn a_stale_joiner_disturbs_nobody(library: &Path) {
     let mut ranks = start(library, 4);
     let mut stale = ranks.pop().expect("a rank");
-    // It was told the id of a generation that was given up.
+    // It got the id of a generation that was given up.
     let abandoned = minter(library);
     begin(&mut ranks, abandoned.id(), 4, 1);
     all(&mut ranks, "abort", "aborted");

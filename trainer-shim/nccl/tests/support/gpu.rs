@@ -1,4 +1,4 @@
-//! The harness of tests on a GPU, which says that nothing was run where there is
+//! The harness of tests on a GPU; it reports that nothing was run where there is
 //! none.
 
 use std::path::Path;
@@ -14,7 +14,7 @@ pub const RANK: &str = "rank";
 /// Has to be 1 for anything to be run.
 const VARIABLE: &str = "HOLDFAST_GPU_TESTS";
 
-/// A test.
+/// A test, given the library's path.
 pub type Scenario = fn(&Path);
 
 /// A test with its name.
@@ -32,7 +32,7 @@ pub fn run(all: &'static [Named], serve: fn()) -> ExitCode {
     if arguments.iter().any(|argument| argument == "--list") {
         match is_wanted {
             true => chosen.iter().for_each(|(name, _)| println!("{name}: test")),
-            // Named so that nobody takes it for one that has passed.
+            // Named so that it is not taken for one that has passed.
             false if chosen.is_empty() => {}
             false => println!("not_run_without_{VARIABLE}: test"),
         }

@@ -1,4 +1,4 @@
-//! What tests of NCCL share, here and in the crates that use this one.
+//! Shared parts of tests of NCCL, here and in the crates that use this one.
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use holdfast_nccl::UniqueId;
 /// Bound on every wait: long enough for a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Where `AF_INET` begins in an id: behind the random number.
+/// Where `AF_INET` begins in an id: after the random number.
 const ADDRESS_AT: usize = 8;
 
 /// The library of the package registry. Says `SKIPPED` where it could not be
@@ -44,7 +44,7 @@ pub fn meeting_point(id: &UniqueId) -> SocketAddr {
     SocketAddr::from((ip, port))
 }
 
-/// Whether somebody listens there.
+/// Whether a process listens there.
 pub fn is_open(address: SocketAddr) -> bool {
     match TcpStream::connect(address) {
         Ok(_) => true,
@@ -55,7 +55,7 @@ pub fn is_open(address: SocketAddr) -> bool {
     }
 }
 
-/// What a process has of its own.
+/// Resources of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     pub threads: usize,
@@ -64,7 +64,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Those of this process.
+    /// Counts of this process.
     pub fn now() -> Counts {
         let entries = |folder: &str| std::fs::read_dir(folder).expect("a folder of /proc").count();
         Counts {
@@ -81,7 +81,7 @@ pub fn children() -> Vec<u32> {
     let child = |entry: std::io::Result<std::fs::DirEntry>| {
         let folder = entry.expect("an entry").path();
         let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
-        // The name, in parentheses, may have spaces; behind it come the state and
+        // The name, in parentheses, may have spaces; after it come the state and
         // the parent.
         let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?;
         if parent == own { folder.file_name()?.to_str()?.parse().ok() } else { None }

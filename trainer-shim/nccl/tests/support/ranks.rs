@@ -1,4 +1,4 @@
-//! Ranks as processes, each told what to do, and killed if it does not answer.
+//! Ranks as processes, each driven by commands, and killed if it does not answer.
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,7 +12,7 @@ use holdfast_nccl::environment::RECOMMENDED;
 
 use crate::gpu::RANK;
 
-/// Stands before each answer: NCCL's log goes the same way.
+/// Prefix of each answer: NCCL's log goes to the same stream.
 pub const ANSWER: &str = "rank: ";
 
 /// How long it is looked that something does not happen.
@@ -25,7 +25,7 @@ pub const DEVICE_BYTES_MAX: u64 = 64 << 20;
 /// Longest wait for an answer: a rank that takes longer hangs.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How long a rank that was told to wait for its peers does so.
+/// How long a rank waits for its peers where its command asks for it.
 pub const PEERS_MS: u64 = 30_000;
 
 /// Few channels, no shared hardware paths, loopback: what lets the ranks of one
@@ -74,12 +74,12 @@ impl Rank {
         rank
     }
 
-    /// Tells it something, without waiting for the answer.
+    /// Sends it a command, without waiting for the answer.
     pub fn tell(&mut self, command: &str) {
         writeln!(self.input, "{command}").expect("the rank reads");
     }
 
-    /// What it answers; whatever it was told last.
+    /// Its answer to the latest command.
     pub fn answer(&mut self, command: &str) -> String {
         match self.answers.recv_timeout(ANSWER_TIME_MAX) {
             Ok(answer) => answer,
@@ -93,7 +93,7 @@ impl Rank {
         }
     }
 
-    /// Tells it something, and returns the answer.
+    /// Sends it a command, and returns the answer.
     pub fn ask(&mut self, command: &str) -> String {
         self.tell(command);
         self.answer(command)
@@ -120,12 +120,12 @@ impl Drop for Rank {
     }
 }
 
-/// So many ranks.
+/// Starts so many ranks.
 pub fn start(library: &Path, count: usize) -> Vec<Rank> {
     (0..count).map(|what| Rank::start(library, what)).collect()
 }
 
-/// Tells all the same at the same time; each must answer as expected.
+/// Sends all the same command at the same time; each must answer as expected.
 pub fn all(ranks: &mut [Rank], command: &str, expected: &str) {
     ranks.iter_mut().for_each(|rank| rank.tell(command));
     for rank in ranks {

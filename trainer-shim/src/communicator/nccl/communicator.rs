@@ -14,7 +14,6 @@ use crate::communicator::failure::Failure;
 use crate::communicator::lifecycle::Command;
 use crate::communicator::work::Work;
 
-/// A communicator whose owner is one thread.
 pub(super) struct NcclCommunicator {
     shared: Arc<Shared>,
     owner: Mutex<Option<JoinHandle<()>>>,

@@ -17,7 +17,6 @@ pub(super) struct Gpu {
     pub(super) launching: Mutex<()>,
 }
 
-/// What a communicator is built from.
 #[derive(Clone)]
 pub(super) struct Opened {
     pub(super) nccl: Nccl,
@@ -31,7 +30,7 @@ impl Gpu {
         Gpu { ordinal, library, opened: Mutex::new(None), launching: Mutex::new(()) }
     }
 
-    /// Opens it, if nobody has. What failed is tried again by the next.
+    /// Opens it at the first call. A failed open is tried again by the next.
     pub(super) fn open(&self) -> Result<Opened, Failure> {
         let mut opened = self.opened.lock();
         if let Some(opened) = &*opened {

@@ -16,11 +16,10 @@ use crate::communicator::backend::{Minter, UniqueId};
 use crate::communicator::failure::Failure;
 use crate::communicator::work::{Event, Work};
 
-/// The name of a minter's thread.
 const THREAD_NAME: &str = "hf-nccl-minter";
 
-/// Keeps the child, which nobody tells that all members have joined: what it
-/// ends by is always a failure, or [`Minter::kill`].
+/// Keeps the child, which is not notified when all members have joined: it ends
+/// only by a failure, or [`Minter::kill`].
 pub(super) struct NcclMinter {
     id: UniqueId,
     child: Arc<Child>,

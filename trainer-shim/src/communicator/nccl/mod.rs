@@ -1,9 +1,8 @@
 //! Communicators over NCCL, on one GPU of this process.
 //!
-//! What collectives work on is a [`Buffer`](super::Buffer) in host memory: it is
-//! copied to the device and back. That is for control data and for tests of the
-//! lifecycle; tensors are reduced where they lie, by PyTorch or by
-//! [`holdfast_nccl`] itself.
+//! Collectives work on a [`Buffer`](super::Buffer) in host memory: it is copied
+//! to the device and back. That is for control data and for tests of the
+//! lifecycle; tensors are reduced in place, by PyTorch or by [`holdfast_nccl`] itself.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -31,28 +30,29 @@
 //! # Architecture invariants
 //!
 //! * One thread owns a communicator, and it alone calls NCCL on it. It never
-//!   waits in NCCL for a peer, but looks for what was begun after growing pauses,
-//!   from which an abort wakes it. The one exception is `ncclCommDestroy`, after
-//!   all members have closed: NCCL 2.31.2 and newer wait there for members on
-//!   the same host.
+//!   waits in NCCL for a peer, but polls its calls after growing pauses, from
+//!   which an abort wakes it. The one exception is `ncclCommDestroy`, after all
+//!   members have closed: NCCL 2.31.2 and newer wait there for members on the
+//!   same host.
 //! * One collective of a communicator runs at a time, so that memory is copied
 //!   only while nothing on its stream can hang.
-//! * What puts work on the device is called by one owner at a time. Revoke, abort
-//!   and looks are not: one communicator's abort never waits for another's call.
+//! * Calls that put work on the device are made by one owner at a time. Revoke,
+//!   abort and looks are not: one communicator's abort never waits for another's
+//!   call.
 //! * No id is minted in this process, where NCCL could not take it back.
 //! * Nothing is left of a communicator that was released or dropped, or of a
 //!   minter that was dropped: no thread, no descriptor, no child. What was opened
 //!   (the library, the device's context) stays until the backend goes.
 //!
-//! # What the user must see to
+//! # What the user must ensure
 //!
 //! * NCCL compares neither operations nor lengths: members that call different
 //!   ones hang, or get garbage.
 //! * Collectives on two communicators of one process (a group and its subgroup)
 //!   may begin in another order than they were called in. Wait for the one before
 //!   the other is called.
-//! * NCCL tells of a lost peer without its rank, so that no
-//!   [`Failure::PeerLost`] comes from here, and over NVLink not at all.
+//! * NCCL reports a lost peer without its rank, so that no [`Failure::PeerLost`]
+//!   comes from here, and over NVLink not at all.
 
 mod communicator;
 mod gpu;
@@ -79,13 +79,13 @@ use super::backend::{
 use super::failure::Failure;
 use super::used_ids::UsedIds;
 
-/// What communicators are built with.
+/// How communicators are built.
 #[derive(Debug, Clone)]
 pub struct NcclOptions {
     /// The GPU, by the number that this process sees it under; by default 0. See
     /// `CUDA_VISIBLE_DEVICES`.
     pub device: u32,
-    /// The path of `libnccl.so.2`; none = where [`holdfast_nccl::Nccl::load`]
+    /// The path of `libnccl.so.2`; `None` = where [`holdfast_nccl::Nccl::load`]
     /// finds one.
     pub library: Option<PathBuf>,
     /// The program that mints; by default `holdfast-nccl-mint` beside this

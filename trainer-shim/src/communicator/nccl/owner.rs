@@ -100,8 +100,8 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Tells the caller what came of a command. What fails while it is aborted is
-    /// the abort's doing.
+    /// Sends the caller the result of a command. A failure during an abort is the
+    /// abort's doing.
     fn answer<T>(&self, result: Result<T, Stop>, done: Completer<T>) -> Result<(), Stop> {
         let stop = match result {
             Ok(value) => {
@@ -199,8 +199,8 @@ impl<'a> Owner<'a> {
 
     /// Stops what runs, and frees it.
     fn stop(mut self) {
-        // One that was not formed, has failed, or is of an older library can only
-        // be aborted.
+        // A communicator that was not formed, has failed, or is of an older
+        // library can only be aborted.
         if self.communicator.revoke().is_ok() {
             self.shared.wait_for_release();
         }
@@ -257,7 +257,6 @@ fn of_device(error: DeviceError) -> Stop {
     Stop::Failed(device_failed(error))
 }
 
-/// Leaves nobody waiting, whatever ended the thread.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {

@@ -1,4 +1,4 @@
-//! What the callers of a communicator and its owner thread have in common.
+//! State shared by the callers of a communicator and its owner thread.
 //!
 //! Callers leave commands and wake the owner; an abort does not wait for its
 //! turn among them.
@@ -12,7 +12,6 @@ use crate::communicator::failure::Failure;
 use crate::communicator::lifecycle::{Command, Lifecycle};
 use crate::communicator::work::Work;
 
-/// Why the owner cannot go on.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// Quiesce was called.
@@ -51,7 +50,6 @@ impl Shared {
         self.control.lock().lifecycle.initialised()
     }
 
-    /// Leaves a command for the owner, or fails it.
     pub(super) fn submit(&self, command: Command) {
         let submitted = self.control.lock().lifecycle.submit(command);
         match submitted {
@@ -103,7 +101,7 @@ impl Shared {
         ended.tell();
     }
 
-    /// Something of it may run on.
+    /// A part of it may run on.
     pub(super) fn set_not_freed(&self, failure: Failure) {
         self.control.lock().not_freed.get_or_insert(failure);
     }
@@ -116,7 +114,6 @@ impl Shared {
         self.control.lock().lifecycle.is_aborted()
     }
 
-    /// The next command; waits for one.
     pub(super) fn next_command(&self) -> Result<Command, Stop> {
         let mut control = self.control.lock();
         loop {

@@ -1,5 +1,5 @@
-//! How a member finds its neighbours: it checks in at the root, is told where
-//! the next rank waits, connects to it, and lets the one before connect.
+//! How a member finds its neighbours: it checks in at the root, gets the address
+//! of the next rank, connects to it, and lets the one before connect.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,13 +23,11 @@ use crate::communicator::failure::{Failure, Refusal, Refuser};
 /// long. NCCL's, at the setting that trainers are given.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// The neighbours, as the root has told them.
 struct Neighbours {
     next: SocketAddr,
     previous_incarnation: u64,
 }
 
-/// Connects this member to its neighbours.
 pub(super) fn join(shared: &Shared, id: &Id) -> Result<Links, Stop> {
     let system = |call| move |error: io::Error| Stop::Failed(Failure::system(call, &error));
     let listener = listen(shared).map_err(system("listen"))?;
@@ -40,8 +38,8 @@ pub(super) fn join(shared: &Shared, id: &Id) -> Result<Links, Stop> {
     if shared.options.nranks == 1 {
         return Ok(Links::alone());
     }
-    // Nobody waits for an answer before its own neighbour has got one: each
-    // first says who it is, then answers, then reads.
+    // The waits form no cycle: each member first introduces itself, then answers,
+    // then reads.
     let next = introduce(shared, id, &introduction, neighbours.next)?;
     let previous = welcome(shared, id, &listener, neighbours.previous_incarnation)?;
     let rank = next_rank(shared);
@@ -62,8 +60,8 @@ pub(super) fn previous_rank(shared: &Shared) -> u32 {
     (shared.options.rank + shared.options.nranks - 1) % shared.options.nranks
 }
 
-/// Checks in at the root and waits until all have. A root that ends meanwhile
-/// tells nobody, as NCCL's: its end is not looked for.
+/// Checks in at the root and waits until all have. As with NCCL, a root that ends
+/// in that time notifies no member, and its end is not looked for.
 fn check_in(shared: &Shared, id: &Id, introduction: &Introduction) -> Result<Neighbours, Stop> {
     let gone = |error: io::Error| {
         let (address, reason) = (id.root.to_string(), error.to_string());
@@ -86,7 +84,6 @@ fn check_in(shared: &Shared, id: &Id, introduction: &Introduction) -> Result<Nei
     }
 }
 
-/// Connects to the next rank and says who this one is.
 fn introduce(
     shared: &Shared,
     id: &Id,
@@ -101,7 +98,7 @@ fn introduce(
     Ok(next)
 }
 
-/// Waits for the rank before this one. Others are told what is wrong with them.
+/// Waits for the rank before this one. Others get a refusal with the reason.
 fn welcome(
     shared: &Shared,
     id: &Id,
@@ -133,7 +130,6 @@ fn welcome(
     }
 }
 
-/// Who has connected to a member.
 enum Visitor {
     /// The rank before this one.
     Previous,
@@ -167,7 +163,7 @@ fn examine(
     })
 }
 
-/// Whether somebody is the rank before this one, in the incarnation that has
+/// Whether a visitor is the rank before this one, in the incarnation that has
 /// checked in.
 fn check_previous(
     shared: &Shared,

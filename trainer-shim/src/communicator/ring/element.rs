@@ -3,7 +3,6 @@
 use super::heading::ElementType;
 use crate::communicator::buffer::Reduction;
 
-/// Most bytes of an element.
 pub(super) const ELEMENT_BYTES_MAX: usize = 8;
 
 /// A number that travels in little-endian bytes.
@@ -17,7 +16,7 @@ pub(super) trait Element: Copy {
     /// From exactly [`Element::BYTES`] bytes.
     fn get(bytes: &[u8]) -> Self;
 
-    /// What came from the ranks before, with what is here: in this order.
+    /// Combines the value of the ranks before with the one here: in this order.
     fn combine(reduction: Reduction, before: Self, here: Self) -> Self;
 }
 

@@ -1,13 +1,11 @@
-//! What the members of a ring tell their neighbour before the elements of an
-//! operation: a pair that disagrees is told so, and sums nothing.
+//! Headings that the members of a ring send their neighbour before the elements
+//! of an operation: a pair that disagrees fails, and sums nothing.
 
 use super::wire::Fields;
 use crate::communicator::buffer::Reduction;
 
-/// Bytes of a heading.
 pub(super) const HEADING_BYTES: usize = 24;
 
-/// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
     /// The end of an initialisation: all are connected.
@@ -20,7 +18,6 @@ pub(super) enum Operation {
     Close,
 }
 
-/// The type of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ElementType {
     F32,
@@ -28,7 +25,6 @@ pub(super) enum ElementType {
     I64,
 }
 
-/// One operation, as a neighbour is told it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Heading {
     /// Which operation of this communicator, from 0.

@@ -1,4 +1,4 @@
-//! What is in the 128 bytes of a unique id of this backend.
+//! Content of the 128 bytes of a unique id of this backend.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,13 +6,12 @@ use super::wire::{Fields, put_address};
 use crate::communicator::backend::{UNIQUE_ID_BYTES, UniqueId};
 use crate::communicator::failure::Failure;
 
-/// What an id begins with.
 const MAGIC: [u8; 8] = *b"hf-ring1";
 
 /// Bytes of the secret that all members of a generation know.
 pub(super) const SECRET_BYTES: usize = 16;
 
-/// What the root and the members know each other by.
+/// Secret by which the root and the members recognise each other.
 pub(super) type Secret = [u8; SECRET_BYTES];
 
 /// An id, taken apart.
@@ -21,7 +20,6 @@ pub(super) struct Id {
     pub(super) secret: Secret,
     /// The generation that it was minted for.
     pub(super) generation: u64,
-    /// Where the root listens.
     pub(super) root: SocketAddr,
 }
 

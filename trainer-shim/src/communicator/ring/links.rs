@@ -16,7 +16,7 @@ use super::shared::{Shared, Stop};
 use super::transfer::{CHUNK_BYTES, OtherOperation, Transfer};
 use crate::communicator::failure::{Failure, Refuser};
 
-/// The two neighbours of a member; none if it is the only one.
+/// The two neighbours of a member; empty if it is the only one.
 pub(super) struct Links {
     neighbours: Option<(Arc<TcpStream>, Arc<TcpStream>)>,
     chunk: Vec<u8>,
@@ -53,7 +53,7 @@ impl Links {
         }
     }
 
-    /// Takes in what has come; says whether anything has.
+    /// Takes in received bytes; returns whether there were any.
     fn receive<T: Element>(
         &mut self,
         shared: &Shared,
@@ -78,7 +78,7 @@ impl Links {
     }
 }
 
-/// Sends what can be sent; says whether anything was.
+/// Sends what can be sent; returns whether there was any.
 fn send<T: Element>(
     shared: &Shared,
     mut next: &TcpStream,
@@ -115,7 +115,7 @@ fn wait<T: Element>(
     if transfer.heading().operation != Operation::Close {
         flags |= PollFlags::RDHUP;
     }
-    // Whoever has all it needs to close does not wait for those after it.
+    // A member that has all it needs to close does not wait for those after it.
     if !flags.is_empty() {
         interests.push((next.as_fd(), flags));
     }

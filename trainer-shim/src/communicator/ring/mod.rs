@@ -1,13 +1,13 @@
-//! Communicators over TCP, without a GPU: a ring with NCCL's bad manners.
+//! Communicators over TCP, without a GPU: a ring that fails as NCCL does.
 //!
-//! A lifecycle that is tested on a well-behaved library hangs on the real one.
-//! So this one does the real work (all-reduce, broadcast and barrier over two
-//! sockets for each rank), and is no kinder than NCCL where NCCL is unkind:
+//! A lifecycle that is tested only on a well-behaved library hangs on the real
+//! one. So this one does the real work (all-reduce, broadcast and barrier over
+//! two sockets for each rank), and fails in the same forms as NCCL:
 //!
 //! | manner | here |
 //! | --- | --- |
-//! | An id serves once, and lives in the process that minted it. | A thread and a listening socket; both end with the last check-in, the first failed one, or the minter. |
-//! | A member that dies during its check-in kills the id. | After the handshake, an end of the connection or a wrong introduction ends the root. The one who was wrong is told, the others are not. |
+//! | An id serves once, and is valid while the process that minted it runs. | A thread and a listening socket; both end with the last check-in, the first failed one, or the minter. |
+//! | A member that dies during its check-in kills the id. | After the handshake, an end of the connection or a wrong introduction ends the root. The member at fault gets the reason, the others do not. |
 //! | A silent member blocks the root. | Members are served one after the other, each without a limit. |
 //! | Nothing times out. | Nothing here has a deadline; a connection to a root that is gone is tried again as NCCL does, then fails. |
 //! | A dead member is an error at its neighbours, or nowhere. | [`DeadPeer`]. An idle communicator does not look at all, and a member that has failed keeps its sockets, so that its own neighbours go on waiting. |
@@ -16,13 +16,13 @@
 //! | An abort joins a running initialisation. | It interrupts it at any point; release waits for the thread. |
 //!
 //! In one thing it is stricter: introductions carry the group, the generation,
-//! the number of members, the rank and the incarnation, and whoever differs is
-//! refused and told what differs. NCCL would let it in.
+//! the number of members, the rank and the incarnation, and a member that differs
+//! is refused, with the difference. NCCL would let it in.
 //!
 //! # Architecture invariants
 //!
 //! * One thread owns a communicator, and it alone reads and writes its sockets.
-//!   It sleeps in `poll` on them and on a descriptor that callers wake it by.
+//!   It sleeps in `poll` on them and on a descriptor by which callers wake it.
 //!   Only a root blocks in a socket, and a kill shuts that down.
 //! * An abort waits for no command and no peer: a flag, a shutdown of the
 //!   sockets, a wakeup. Nothing is sent after [`quiesce`](super::Communicator::quiesce)
@@ -68,12 +68,12 @@ use super::used_ids::UsedIds;
 /// How often a connection to a root is tried again by default: NCCL's figure.
 pub const CONNECT_RETRIES_DEFAULT: u32 = 34;
 
-/// Who is told of a dead member.
+/// Which members notice a dead member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadPeer {
     /// Its two neighbours, in their next operation: NCCL over sockets.
     Sockets,
-    /// Nobody: NCCL over NVLink or shared memory.
+    /// None: NCCL over NVLink or shared memory.
     Silent,
 }
 
@@ -82,7 +82,7 @@ pub enum DeadPeer {
 pub struct RingOptions {
     /// The address of this host at which the other members reach it.
     pub address: IpAddr,
-    /// Who is told of a dead member.
+    /// Which members notice a dead member.
     pub dead_peer: DeadPeer,
     /// A close after an abort or a failure fails instead of waiting for ever.
     pub strict: bool,
@@ -101,7 +101,7 @@ impl Default for RingOptions {
     }
 }
 
-/// Makes rings.
+/// Backend over TCP sockets, without a GPU.
 #[derive(Default)]
 pub struct Ring {
     options: RingOptions,

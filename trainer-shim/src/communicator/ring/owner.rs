@@ -31,7 +31,6 @@ pub(super) fn run(shared: Arc<Shared>, id: &Id) {
     }
 }
 
-/// What follows a command.
 enum Next {
     Command,
     End,
@@ -45,7 +44,7 @@ struct Owner<'a> {
 }
 
 impl<'a> Owner<'a> {
-    /// Ready when every member is: each has heard from all others.
+    /// Ready when every member is: each has messages from all others.
     fn join(shared: &'a Shared, id: &Id) -> Result<Owner<'a>, Stop> {
         let links = bootstrap::join(shared, id)?;
         let mut owner = Owner { shared, links, sequence: 0 };
@@ -77,8 +76,8 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Tells the caller what came of a command. Whoever hangs is told at the
-    /// abort, which also breaks connections: what is seen after it is no news.
+    /// Sends the caller the result of a command. A caller that hangs gets it at
+    /// the abort, which also breaks connections: errors after that are ignored.
     fn end<T>(&self, result: Result<T, Stop>, done: Completer<T>) -> Next {
         let stop = match result {
             Ok(value) => {
@@ -152,7 +151,6 @@ fn stand_still(shared: &Shared, stop: Stop) {
     shared.wait_for_abort();
 }
 
-/// Leaves nobody waiting, whatever ended the thread.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {

@@ -4,14 +4,13 @@
 //! An all-reduce cuts the vector into one segment for each rank. In step `k` of
 //! `2(n-1)`, rank `r` sends segment `r-k` and receives segment `r-k-1`: it adds
 //! what it receives in the first half, and keeps it as it is in the second. So
-//! it sends in each step what it received in the one before, and may send as
-//! many elements as its own segment and what it has received. Every segment is
-//! summed along one fixed way, and copied from where its sum was complete: all
-//! ranks get the same bytes, the same ones each time.
+//! it sends in each step what it received in the one before, and may send as many
+//! elements as its own segment and what it has received. Every segment is summed
+//! along one fixed path, and copied from where its sum was complete: all ranks
+//! get the same bytes, the same ones each time.
 
 use std::ops::Range;
 
-/// What is done with elements that are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Combined with those that are here.
@@ -23,9 +22,9 @@ pub(super) enum Arrival {
 /// The part of one rank in an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// What is sent, in this order; None if nothing is said to the next rank.
+    /// Ranges to send, in this order; `None` if nothing is sent to the next rank.
     pub(super) send: Option<Vec<Range<usize>>>,
-    /// What is received, in this order; None if the rank before says nothing.
+    /// Ranges to receive, in this order; `None` if the rank before sends nothing.
     pub(super) receive: Option<Vec<(Range<usize>, Arrival)>>,
     /// How many elements may be sent before any is received.
     pub(super) head_start: usize,

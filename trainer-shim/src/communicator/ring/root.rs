@@ -2,10 +2,10 @@
 //! that minted it, until all members have checked in or something goes wrong.
 //!
 //! It serves one member after the other and waits for each without a limit. The
-//! order of a check-in decides what a failure does: somebody who leaves, or is
-//! no member, *before* the handshake is complete is ignored; whatever goes wrong
-//! *afterwards* ends the root, and the others, who have checked in or will, are
-//! not told.
+//! order of a check-in decides what a failure does: a visitor that leaves, or is
+//! no member, *before* the handshake is complete is ignored; a failure
+//! *afterwards* ends the root, and the other members, which have checked in or
+//! will, are not notified.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -24,10 +24,8 @@ use crate::communicator::backend::{MintOptions, Minter, UniqueId};
 use crate::communicator::failure::{Failure, Refusal};
 use crate::communicator::work::{Event, Work};
 
-/// The name of a root's thread.
 const THREAD_NAME: &str = "hf-ring-root";
 
-/// The minter of one id.
 pub(super) struct RingMinter {
     id: UniqueId,
     root: Arc<Root>,
@@ -91,23 +89,21 @@ struct Root {
     ended: Mutex<Event>,
 }
 
-/// What the thread may be blocked on, for whoever kills it.
+/// Sockets that the thread may be blocked on, for killing it.
 struct Sockets {
     listener: Option<Arc<TcpListener>>,
     peer: Option<Arc<TcpStream>>,
     killed: bool,
 }
 
-/// A member that has checked in.
 struct Member {
     stream: Arc<TcpStream>,
     incarnation: u64,
     address: SocketAddr,
 }
 
-/// How a root ends early.
 enum Ended {
-    /// The member that is being served is at fault, and is told so.
+    /// The member that is being served is at fault, and gets the reason.
     Refused(Arc<TcpStream>, Refusal),
     Failed(Failure),
 }
@@ -115,7 +111,7 @@ enum Ended {
 impl Root {
     fn run(&self, listener: Arc<TcpListener>) {
         let result = self.gather(&listener);
-        // The port closes before anybody learns of the end.
+        // The port closes before any member sees the end.
         drop(listener);
         let killed = {
             let mut sockets = self.sockets.lock();
@@ -178,7 +174,7 @@ impl Root {
         Ok(())
     }
 
-    /// Whether it is a member. A member of another generation is told.
+    /// Whether it is a member. A member of another generation gets a refusal.
     fn shake_hands(&self, mut stream: &TcpStream) -> bool {
         let mut bytes = [0; HANDSHAKE_BYTES];
         if stream.read_exact(&mut bytes).is_err() {
@@ -195,7 +191,7 @@ impl Root {
         }
     }
 
-    /// Who a member says to be.
+    /// Reads a member's introduction.
     fn introduction(&self, stream: &Arc<TcpStream>) -> Result<Introduction, Ended> {
         let lost = |error: io::Error| {
             let reason = format!("a member left during its check-in: {error}");
@@ -230,8 +226,8 @@ impl Root {
     }
 }
 
-/// Tells every member where its neighbours are. Who has died meanwhile is not
-/// told; its neighbours find out.
+/// Sends every member the addresses of its neighbours. Deaths in that time are
+/// not reported; the neighbours find out.
 fn complete(members: &[Member]) {
     for (rank, member) in members.iter().enumerate() {
         let next = &members[(rank + 1) % members.len()];

@@ -1,4 +1,4 @@
-//! What the callers of a communicator and its owner thread have in common.
+//! State shared by the callers of a communicator and its owner thread.
 //!
 //! Callers leave commands and wake the owner; an abort does not wait for its
 //! turn among them. The owner sleeps in `poll` on its sockets and the wakeup.
@@ -19,14 +19,13 @@ use crate::communicator::failure::Failure;
 use crate::communicator::lifecycle::{Command, Lifecycle};
 use crate::communicator::work::Work;
 
-/// Why the owner cannot go on.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// Quiesce was called.
     Aborted,
     /// It is known that this communicator is of no use.
     Failed(Failure),
-    /// It is of no use, and nobody is told: only an abort ends this.
+    /// It is of no use, and no error is reported: only an abort ends this.
     Hang,
 }
 
@@ -68,7 +67,6 @@ impl Shared {
         self.control.lock().lifecycle.initialised()
     }
 
-    /// Leaves a command for the owner, or fails it.
     pub(super) fn submit(&self, command: Command) {
         let submitted = self.control.lock().lifecycle.submit(command);
         match submitted {
@@ -97,7 +95,7 @@ impl Shared {
         self.aborted.load(Ordering::SeqCst)
     }
 
-    /// All members have joined: nobody else is waited for.
+    /// All members have joined: no other is waited for.
     pub(super) fn ready(&self) -> Result<(), Stop> {
         let mut control = self.control.lock();
         if control.lifecycle.is_aborted() {
@@ -121,14 +119,13 @@ impl Shared {
         Ok(())
     }
 
-    /// It is of no use any more. What waits fails, but a close that need not
-    /// look.
+    /// It is of no use any more. Pending calls fail, but for a close that need
+    /// not look.
     pub(super) fn fail(&self, failure: Failure) {
         let ended = self.control.lock().lifecycle.fail(failure);
         ended.tell();
     }
 
-    /// What to do if a neighbour is lost.
     pub(super) fn lost(&self, rank: u32, reason: impl ToString) -> Stop {
         match self.ring.dead_peer {
             DeadPeer::Sockets => {
@@ -172,7 +169,6 @@ impl Shared {
         control.listener = None;
     }
 
-    /// The next command; waits for one.
     pub(super) fn next_command(&self) -> Result<Command, Stop> {
         loop {
             if let Some(command) = self.control.lock().lifecycle.next() {
@@ -182,7 +178,6 @@ impl Shared {
         }
     }
 
-    /// Waits for nothing but an abort.
     pub(super) fn wait_for_abort(&self) {
         while self.wait(&[], None).is_ok() {}
     }
@@ -192,8 +187,8 @@ impl Shared {
         let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
     }
 
-    /// Waits until one of these is ready, and says what each is ready for; also
-    /// returns when a command was left, or the time is over.
+    /// Waits until one of these is ready, and returns what each is ready for;
+    /// also returns when a command was left, or the time is over.
     pub(super) fn wait(
         &self,
         interests: &[(BorrowedFd<'_>, PollFlags)],

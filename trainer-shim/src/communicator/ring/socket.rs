@@ -42,7 +42,7 @@ impl Broken {
     }
 }
 
-/// Connects; tries again after growing pauses while nobody listens.
+/// Connects; retries after growing pauses while the port is closed.
 pub(super) fn connect(
     shared: &Shared,
     address: SocketAddr,
@@ -80,8 +80,8 @@ fn try_connect(shared: &Shared, address: SocketAddr) -> Result<Arc<TcpStream>, B
     }
     let stream = TcpStream::from(socket);
     if stream.local_addr()? == stream.peer_addr()? {
-        // Nobody listens: the kernel chose the same port for this end, which
-        // connects a socket to itself.
+        // The port has no listener: the kernel chose the same port for this end,
+        // which connects a socket to itself.
         return Err(Broken::Io(ErrorKind::ConnectionRefused.into()));
     }
     stream.set_nodelay(true)?;
@@ -106,7 +106,6 @@ pub(super) fn listen(shared: &Shared) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// The next one who connects.
 pub(super) fn accept(shared: &Shared, listener: &TcpListener) -> Result<Arc<TcpStream>, Broken> {
     loop {
         match listener.accept() {
@@ -128,7 +127,6 @@ pub(super) fn accept(shared: &Shared, listener: &TcpListener) -> Result<Arc<TcpS
     }
 }
 
-/// Sends all of it.
 pub(super) fn send(
     shared: &Shared,
     mut stream: &TcpStream,
@@ -148,7 +146,6 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Receives as much as there is room for.
 pub(super) fn receive(
     shared: &Shared,
     mut stream: &TcpStream,

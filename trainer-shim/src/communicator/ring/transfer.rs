@@ -1,5 +1,5 @@
-//! One operation of one rank as two streams of bytes. Sans-IO: what to send is
-//! asked for, what was received is handed in, in pieces of any size.
+//! One operation of one rank as two streams of bytes. Sans-IO: bytes to send are
+//! taken, and received ones handed in, in pieces of any size.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(super) struct Transfer<'a, T> {
     /// Elements that may be sent but are not encoded.
     sendable: usize,
     send: VecDeque<Range<usize>>,
-    /// Encoded bytes, of which `sent` are gone.
+    /// Encoded bytes; the first `sent` are gone.
     outgoing: Vec<u8>,
     sent: usize,
     receive: VecDeque<(Range<usize>, Arrival)>,
@@ -67,7 +67,6 @@ impl<'a, T: Element> Transfer<'a, T> {
         self.heading
     }
 
-    /// What can be sent now; empty if nothing can.
     pub(super) fn outgoing(&mut self) -> &[u8] {
         if self.sent == self.outgoing.len() {
             self.outgoing.clear();
@@ -171,7 +170,6 @@ impl<'a, T: Element> Transfer<'a, T> {
         }
     }
 
-    /// Whether everything was sent and received.
     pub(super) fn is_complete(&self) -> bool {
         self.sent == self.outgoing.len() && self.send.is_empty() && self.wanted() == 0
     }

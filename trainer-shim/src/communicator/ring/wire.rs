@@ -1,5 +1,5 @@
-//! What travels while a ring is built, and before each operation. Pure: bytes
-//! in, messages out. Every length is bounded, and nothing panics.
+//! Messages while a ring is built, and before each operation. Pure: bytes in,
+//! messages out. Every length is bounded, and nothing panics.
 //!
 //! ```text
 //! handshake     magic 8 · purpose 1 · secret 16
@@ -19,7 +19,6 @@ use crate::communicator::failure::Refusal;
 
 const MAGIC: [u8; 8] = *b"hf-ring\x01";
 
-/// Bytes of a handshake.
 pub(super) const HANDSHAKE_BYTES: usize = MAGIC.len() + 1 + SECRET_BYTES;
 
 const ADDRESS_BYTES: usize = 16 + 2;
@@ -32,7 +31,6 @@ pub(super) const INTRODUCTION_BYTES_MAX: usize = INTRODUCTION_FIXED_BYTES + GROU
 /// Most bytes of an answer after its length: a refusal with two names of groups.
 pub(super) const ANSWER_BYTES_MAX: usize = 2 + 2 * (2 + GROUP_BYTES_MAX);
 
-/// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// To the root.
@@ -50,18 +48,16 @@ impl Purpose {
     }
 }
 
-/// Who has shaken hands.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Handshake {
     /// A member of the generation.
     Member,
-    /// Somebody of this protocol with another id.
+    /// A peer with this protocol and another id.
     OtherId,
-    /// Somebody else.
+    /// Any other peer.
     Stranger,
 }
 
-/// The first bytes on a connection.
 pub(super) fn handshake(purpose: Purpose, secret: &Secret) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.push(purpose.byte());
@@ -84,7 +80,7 @@ pub(super) fn read_handshake(
     }
 }
 
-/// Who somebody says to be.
+/// Identity that a member claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Introduction {
     pub(super) generation: u64,
@@ -154,14 +150,14 @@ impl Introduction {
     }
 }
 
-/// What somebody who introduced itself is told.
+/// Answer to an introduction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     /// By the root: all are there.
     Complete {
         /// Where the next rank waits.
         next: SocketAddr,
-        /// Who the rank before must be.
+        /// Incarnation that the rank before must have.
         previous_incarnation: u64,
     },
     /// By the next rank.

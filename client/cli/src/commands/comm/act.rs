@@ -1,4 +1,4 @@
-//! `comm excuse` and `comm revoke`: an operator's word.
+//! `comm excuse` and `comm revoke`: an operator vouches or revokes.
 
 use std::io::{self, Write};
 
@@ -17,7 +17,7 @@ use crate::commands::{Context, processes, unexpected_outcome};
 use crate::exit::Failure;
 use crate::output::{Document, printable, shortened};
 
-/// Says that nothing of a group runs in a process any more.
+/// Vouches that nothing of a group runs in a process any more.
 pub(super) async fn excuse(
     context: &Context,
     group: &GroupArgs,
@@ -233,7 +233,7 @@ impl Document for Excused {
 struct Revoked {
     round: Blob,
     generation: Generation,
-    /// Whether by this; else it was revoked before.
+    /// Whether this command revoked it; else it was revoked before.
     revoked: bool,
     cause: RevokeCause,
     /// How many held it then.
@@ -300,7 +300,7 @@ mod tests {
         let known = process(2, "a");
         let found = Holder::of(2, 3, Some(&known));
         assert_eq!(found, Holder { incarnation: 3, host: Some("a".to_owned()), alive: true });
-        // A later incarnation of it, and somebody else, say nothing of this one.
+        // A later incarnation of it, or another process, says nothing of this one.
         let later = ProcessInfo { incarnation: 9, ..process(2, "a") };
         let other = process(4, "a");
         for latest in [Some(&later), Some(&other), None] {

@@ -1,4 +1,4 @@
-//! `comm show`: all of one group.
+//! `comm show`: one group in full.
 
 use std::io::{self, Write};
 
@@ -19,7 +19,7 @@ use crate::output::{Document, counted, printable, shortened, write_rows};
 /// Shows a group.
 pub(super) async fn run(context: &Context, group: &GroupArgs) -> Result<(), Failure> {
     let (held, revision) = find(context, group).await?;
-    // A group is its job's, and gathers in the run in which that goes on.
+    // A group belongs to its job, and gathers in the job's present run.
     let scope = Scope { run: None, ..context.scope() };
     let name = Some(held.round.clone());
     let read = Read::Rounds { scope: scope.clone(), round: name, brief: false };
@@ -41,7 +41,7 @@ struct Shown {
     job: Name,
     #[serde(flatten)]
     held: HeldInfo,
-    /// Who has arrived for the next generation.
+    /// Arrivals for the next generation.
     arrived: Members,
     /// Those of them that are not members.
     new: Vec<ProcessId>,
@@ -145,7 +145,7 @@ impl Document for Shown {
         rows.push(["waiting".to_owned(), self.waiting()]);
         let rows = rows.into_iter().map(|[what, value]| [format!("  {what}"), value]);
         write_rows(out, None, rows)?;
-        // While it is in use, that all hold it is as it should be.
+        // While it is in use, all members should hold it.
         if held.unreleased_count > 0 && (held.revoked.is_some() || held.waiting > 0) {
             let count = held.unreleased_count;
             writeln!(out, "not released, so that the next generation cannot close: {count}")?;
@@ -226,7 +226,7 @@ next: in 40s the calls of those who wait fail
         let told = text(&shown(held(&[0, 1]), None));
         assert!(!told.contains("not released"), "{told}");
         assert!(told.contains("next: it goes on until a member ends"), "{told}");
-        // Somebody new: those who use it have to come, too.
+        // A newcomer: those who use it have to come, too.
         let mut info = held(&[0, 1]);
         (info.waiting, info.newcomers) = (1, 1);
         let mut next = next_of(&info, &[2]);

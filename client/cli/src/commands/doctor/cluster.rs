@@ -15,20 +15,20 @@ use crate::commands::status::leaderless;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(3);
 /// Nodes looked at.
 const NODES_MAX: usize = 64;
-/// Between the two looks at a node's clock.
+/// Pause between the two looks at a node's clock.
 const CLOCK_WINDOW: Duration = Duration::from_secs(2);
-/// How far a node's clock may be off this host's, as a part.
+/// Most that a node's clock rate may be off this host's, as a fraction.
 const RATE_OFF_MAX: f64 = 0.01;
-/// Beyond it timeouts and leases mean something else on that node.
+/// Beyond it timeouts and leases are wrong on that node.
 const RATE_OFF_BROKEN: f64 = 0.1;
-/// A slower disk is felt in every write.
+/// A slower disk delays every write.
 const FSYNC_P99_MAX: Duration = Duration::from_millis(50);
-/// Observations without which a percentile says nothing.
+/// With fewer observations a percentile says nothing.
 const FSYNCS_MIN: f64 = 20.0;
 const CLOCK: &str = "holdfast_clock_seconds";
 const FSYNC: &str = "holdfast_disk_wal_fsync_duration_seconds";
 
-/// What one node said.
+/// The answers of one node.
 #[derive(Debug)]
 struct Answered {
     took: Duration,
@@ -51,7 +51,7 @@ struct Look {
 pub(super) async fn look(store: &[String], credentials: &Credentials) -> Vec<Check> {
     let mut looked: BTreeMap<String, Result<Answered, String>> = BTreeMap::new();
     let mut wanted: BTreeSet<String> = store.iter().cloned().collect();
-    // The second time for those that the first ones named.
+    // A second time, for nodes that the first ones named.
     for _ in 0..2 {
         let known = |address: &String| looked.contains_key(address) || looked.len() >= NODES_MAX;
         let mut looking = JoinSet::new();
@@ -159,7 +159,7 @@ fn clock(subject: &str, looks: &[Look; 2]) -> Check {
     };
     let passed = second.at.duration_since(first.at).as_secs_f64();
     let rate = (after - before) / passed;
-    // Where in its time the answer was made is not known.
+    // When the node answered within that time is not known.
     let doubt = (first.took + second.took).as_secs_f64() / 2.0 / passed;
     let off = ((rate - 1.0).abs() - doubt).max(0.0);
     let check =
@@ -194,7 +194,7 @@ fn fsync(subject: &str, metrics: &str) -> Check {
     }
 }
 
-/// What only shows when all are looked at.
+/// Checks that need all nodes.
 fn together(statuses: &[&Status]) -> Vec<Check> {
     let Some(newest) = statuses.iter().max_by_key(|status| (status.leader.is_some(), status.term))
     else {
@@ -250,8 +250,8 @@ fn room(status: &Status) -> Check {
     }
 }
 
-/// How many losses the cluster survives. A node is alive if it has answered here,
-/// or the one that was asked for the status: that one waits for the others more
+/// How many losses the cluster survives. A node is alive if it answered here or
+/// in the status: the node that gave the status waits for the others more
 /// briefly, and may reach nodes that this host does not.
 fn voters(status: &Status, reached: &BTreeSet<NodeId>) -> Check {
     let voters: Vec<_> = status.nodes.iter().filter(|node| node.voter).collect();

@@ -1,4 +1,4 @@
-//! This host: its ports, and the PyTorch that it has.
+//! This host: its ports and its PyTorch.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpListener};
@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use super::Check;
 
-/// Where an agent listens unless told otherwise: PyTorch's default.
+/// Where an agent listens by default: PyTorch's port.
 const TCPSTORE_PORT: u16 = 29_500;
 /// Longest that Python may take to name a version.
 const PYTHON_TIME_MAX: Duration = Duration::from_secs(20);
@@ -47,8 +47,8 @@ fn agent_port(free: bool) -> Check {
     }
 }
 
-/// Ports among those that the system gives to outgoing connections: one day
-/// such a connection has the port when a node wants to start.
+/// Ports among those that the system gives to outgoing connections: such a
+/// connection may hold the port when a node wants to start.
 fn store_ports(range: &str, store: &[String]) -> Option<Check> {
     let mut ends = range.split_ascii_whitespace().map(|end| end.parse::<u16>());
     let (Some(Ok(first)), Some(Ok(last))) = (ends.next(), ends.next()) else { return None };

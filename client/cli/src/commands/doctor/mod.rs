@@ -1,5 +1,5 @@
-//! `doctor`: whether this host and the cluster are fit for each other, and
-//! what to do where they are not.
+//! `doctor`: whether this host and the cluster work together, and what to do
+//! where they do not.
 //!
 //! | module | looks at |
 //! | --- | --- |
@@ -21,7 +21,7 @@ use super::Context;
 use crate::exit::Failure;
 use crate::output::{Document, write_rows};
 
-/// Makes every check and prints what came out; fails if one did.
+/// Makes every check and prints the results; fails if one failed.
 pub(crate) async fn run(context: &Context, python: Option<PathBuf>) -> Result<(), Failure> {
     let store = &context.settings.store.value.0;
     let credentials = context.client.credentials();
@@ -40,13 +40,13 @@ pub(crate) async fn run(context: &Context, python: Option<PathBuf>) -> Result<()
     }
 }
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum CheckStatus {
     /// As it should be.
     Ok,
-    /// It works, and something about it will hurt.
+    /// It works, but will cause trouble.
     Warning,
     /// It does not work.
     Failed,

@@ -9,10 +9,10 @@ use serde::Serialize;
 pub(super) const CYCLES_MAX: usize = 16;
 
 /// Most pairs of rounds that are looked at: thousands of rounds in which the
-/// same few wait for the same few are no reason to think for minutes.
+/// same few wait for the same few must not take minutes.
 const PAIRS_MAX: usize = 1 << 18;
 
-/// Who has arrived at a round and who is missing there.
+/// The arrivals at a round and the missing processes.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     pub(super) arrived: Vec<ProcessId>,
@@ -47,8 +47,8 @@ pub(super) fn cycles(gatherings: &[Gathering]) -> Vec<Vec<Step>> {
     found
 }
 
-/// From a round to the rounds in which somebody waits who is missing in it,
-/// with the lowest such process.
+/// From a round to the rounds where its missing processes wait, with the lowest
+/// such process.
 struct Graph {
     to: BTreeMap<usize, BTreeMap<usize, ProcessId>>,
     from: BTreeMap<usize, BTreeSet<usize>>,
@@ -93,7 +93,7 @@ impl Graph {
         }
     }
 
-    /// Leaves out, as long as there are any, rounds that wait for no other.
+    /// Removes rounds that wait for no other until none is left.
     fn trim(&mut self) {
         let rounds: BTreeSet<usize> = self.to.keys().chain(self.from.keys()).copied().collect();
         let mut look: Vec<usize> = rounds.into_iter().collect();
@@ -115,7 +115,7 @@ impl Graph {
         Some(round)
     }
 
-    /// The way from a round back to itself over the fewest others.
+    /// The shortest path from a round back to itself.
     fn shortest_through(&self, start: usize) -> Vec<Step> {
         let mut before: BTreeMap<usize, Step> = BTreeMap::new();
         let mut queue = VecDeque::from([start]);

@@ -1,4 +1,4 @@
-//! Rounds that wait for each other, put into words.
+//! Rounds that wait for each other, in words.
 
 use holdfast_api::{Blob, Generation, Missing, ProcessId, RoundInfo};
 use serde::Serialize;

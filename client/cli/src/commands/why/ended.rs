@@ -12,17 +12,17 @@ use crate::log_time::span;
 use crate::output::{printable, shortened};
 use crate::pytorch::{self, Missing, ranges};
 
-/// So many lines stand by themselves; more are a section.
+/// Up to this many lines stand by themselves; more are a section.
 const ALONE_MAX: usize = 4;
 
-/// Programs of one host that ended in the same way.
+/// Programs of one host that ended alike.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Ended {
     host: String,
     /// In growing order; without those whose rank is not known.
     ranks: Vec<u64>,
     pids: Vec<u32>,
-    /// Null where only whoever started them knows.
+    /// Null where only the process that started them knows.
     exit: Option<Exit>,
     /// The latest.
     ended_ms_ago: u64,
@@ -46,14 +46,14 @@ pub(super) fn of(place: &Place, agents: &Agents, waits: &[waits::Group]) -> Vec<
         connected.iter().flat_map(|report| report.ended.iter().map(|ended| (&report.host, ended)));
     let left = left(place, agents, &connected);
     let owed = owed(waits);
-    // An agent whose version tells no name of its own may be told of twice.
+    // An agent whose version reports no name of its own may report one program twice.
     let mut seen = BTreeSet::new();
     let mut groups: BTreeMap<Key<'_>, Ended> = BTreeMap::new();
     for (host, one) in told.chain(left) {
         if !seen.insert((host, one.pid)) {
             continue;
         }
-        // Whoever is waited for stands alone.
+        // A rank that others wait for stands alone.
         let awaited = one.rank.filter(|rank| owed.contains_key(rank));
         let group = groups.entry((host, one.exit, awaited));
         let group = group.or_insert_with(|| Ended {
@@ -74,8 +74,8 @@ pub(super) fn of(place: &Place, agents: &Agents, waits: &[waits::Group]) -> Vec<
     groups
 }
 
-/// What agents told that have left: not of those that are connected, to whatever
-/// node, and of no rank that is there again.
+/// Reports of agents that have left: not of agents that are connected, to any
+/// node, and not of ranks that are there again.
 fn left<'a>(
     place: &'a Place,
     agents: &'a Agents,
@@ -96,7 +96,7 @@ fn left<'a>(
     ended.filter(move |(_, ended)| ended.rank.is_none_or(|rank| !here.contains(&rank)))
 }
 
-/// Which ranks owe keys: one of them, and how many wait for those.
+/// Ranks that owe keys, with one of those keys and how many wait for them.
 fn owed(waits: &[waits::Group]) -> BTreeMap<u64, (&Blob, u64)> {
     let mut owed = BTreeMap::new();
     for group in waits {
@@ -122,7 +122,7 @@ impl Ended {
         self.pids.len()
     }
 
-    /// Whether it ended otherwise than with success.
+    /// Whether it ended without success.
     pub(super) fn is_bad(&self) -> bool {
         self.exit != Some(Exit::Code(0))
     }
@@ -157,7 +157,7 @@ impl Ended {
     }
 }
 
-/// What is said of them.
+/// The lines that report them.
 pub(super) fn sections(ended: &[Ended]) -> Vec<Section> {
     if ended.len() <= ALONE_MAX {
         return ended.iter().map(|one| Section { head: one.line(), rows: Vec::new() }).collect();

@@ -11,7 +11,7 @@ use super::{Context, Place, Seen, exact, unexpected_answer};
 use crate::exit::Failure;
 use crate::output::Document;
 
-/// Most open runs that are looked at; first those that agents tell of.
+/// Most open runs that are looked at; first those that agents report.
 const LOOKED_AT_MAX: usize = 64;
 /// Most jobs that are shown for people.
 const SHOWN_MAX: usize = 8;
@@ -23,7 +23,7 @@ const LINES_OF_ONE_MAX: usize = 12;
 pub(super) struct Everything {
     /// Why all this may be old, in words; null while there is a majority.
     majority_lost: Option<String>,
-    /// Those that have anything alive; first those in which somebody ended
+    /// Those that have anything alive; first those in which a process ended
     /// badly or waits.
     jobs: Vec<Why>,
     /// All jobs.
@@ -50,7 +50,7 @@ impl Everything {
         for place in open.iter().take(LOOKED_AT_MAX) {
             let seen = match Seen::look(context, place, stale).await {
                 Ok(seen) => seen,
-                // It was deleted in this moment.
+                // It was deleted just now.
                 Err(failure) if failure.is_not_found() => continue,
                 Err(failure) => return Err(failure),
             };
@@ -85,7 +85,7 @@ impl Everything {
     }
 }
 
-/// The open runs of all jobs; first those that agents or waits tell of.
+/// The open runs of all jobs; first those that agents or waits report.
 fn open(jobs: &[JobInfo], agents: &Agents) -> Vec<Place> {
     let is_told = |job: &Name, run: &Name| {
         agents.agents.iter().any(|one| one.report.job == *job && one.report.run == *run)

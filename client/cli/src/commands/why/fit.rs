@@ -1,4 +1,4 @@
-//! What has to be said, in a number of lines that is given.
+//! Fits a report into a given number of lines.
 
 /// A line with lines that belong to it, the most important first.
 #[derive(Debug, Default)]
@@ -11,13 +11,13 @@ pub(super) struct Section {
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) text: String,
-    /// Of which host it is, to count those that are left out.
+    /// Its host, to count those that are left out.
     pub(super) host: Option<String>,
     /// How many processes it is about.
     pub(super) processes: u64,
 }
 
-/// All that fits into so many lines, two at least: heads go before rows, and
+/// All that fits into this many lines, two at least: heads go before rows, and
 /// rows are shared out evenly. What is left out is counted. Indented by two.
 pub(super) fn fit(sections: &[Section], lines_max: usize) -> Vec<String> {
     let heads = match sections.len() <= lines_max {
@@ -25,7 +25,7 @@ pub(super) fn fit(sections: &[Section], lines_max: usize) -> Vec<String> {
         false => lines_max.saturating_sub(1),
     };
     let mut left = lines_max - heads - usize::from(heads < sections.len());
-    // A line to everybody in turn who has not enough yet.
+    // One line in turn to each section that needs more.
     let mut given = vec![0; heads];
     while left > 0 {
         let before = left;

@@ -1,4 +1,4 @@
-//! `why --follow`: said again whenever something happens.
+//! `why --follow`: reports again whenever something happens.
 
 use std::time::Duration;
 
@@ -11,10 +11,9 @@ use crate::commands::{Context, until_interrupted};
 use crate::exit::Failure;
 use crate::output::{self, Output};
 
-/// What happens together is told together: so long after the first event.
+/// Events that happen together are reported together: this long after the first one.
 const TOGETHER: Duration = Duration::from_millis(300);
-/// Arrivals are no events: who waits, and for how long, is looked at again after
-/// this time.
+/// Arrivals are no events: the waits are looked at again after this time.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Ends when it is interrupted, or when the run that was named is over.
@@ -50,7 +49,7 @@ async fn follow(context: &Context, job: &Name) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What happened is looked at; only that the news go on counts.
+/// An event only triggers a new look; an error ends it.
 fn check(page: Option<Result<EventsPage, Error>>) -> Result<(), Failure> {
     match page {
         Some(page) => Ok(page.map(drop)?),
@@ -61,7 +60,7 @@ fn check(page: Option<Result<EventsPage, Error>>) -> Result<(), Failure> {
     }
 }
 
-/// Whether nothing more can be said of the run that was named.
+/// Whether nothing more can be reported of the run that was named.
 fn is_over(context: &Context, one: &One) -> bool {
     context.settings.run.value.is_some() && !one.why.open && one.why.idle
 }

@@ -21,7 +21,7 @@ const ROUNDS_SHOWN_MAX: usize = 3;
 /// The processes of a run, by number.
 pub(super) type Known<'a> = BTreeMap<ProcessId, &'a ProcessInfo>;
 
-/// In which state somebody is, worst first.
+/// State of a process, worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
@@ -47,18 +47,18 @@ pub(super) struct Group {
     pub(super) for_ms: u64,
     /// Rounds that all of them wait in.
     pub(super) waits_in: Vec<Blob>,
-    /// What their agent tells of all of them.
+    /// What their agent reports of all of them.
     pub(super) told: Option<HealthGroup>,
     /// How long ago that was for the first of them.
     pub(super) ago: Ago,
-    /// What the processor time of the first of them tells.
+    /// Processor time of the first of them.
     pub(super) activity: Option<Activity>,
     /// The first of them on its host.
     pub(super) pid: Option<u32>,
 }
 
-/// Whom a round waits for: everybody, as far as the processes are known at its
-/// moment, and how many are missing whom nobody names.
+/// The processes that a round waits for: all, as far as the processes are known
+/// at its moment, and how many more are missing without a name.
 pub(super) fn missing(
     round: &RoundInfo,
     open: &[RoundInfo],
@@ -81,7 +81,7 @@ pub(super) fn missing(
             });
             waited_for.map(|one| of_info(one)).collect()
         }
-        // Its members are known to the cluster alone.
+        // Only the cluster knows its members.
         Among::Generation(_) => round.missing.clone(),
         Among::Set(set) => {
             let alive = |p: &ProcessId| known.get(p).is_some_and(|one| one.end.is_none());
@@ -91,16 +91,15 @@ pub(super) fn missing(
                 .collect()
         }
     };
-    // The processes were read at another moment: what the round itself names
-    // is right.
+    // The processes were read at another moment: the round's own list is right.
     if all.len() as u32 != round.missing_count {
         return (round.missing.clone(), round.missing_count - named);
     }
     (all, 0)
 }
 
-/// Who counts in no round but an advance: whoever waits there and is no member
-/// yet, once somebody is.
+/// Processes that count in no round but an advance: those that wait there and
+/// are no members yet, once there are members.
 fn outside(round: &RoundInfo, open: &[RoundInfo], known: &Known<'_>) -> BTreeSet<ProcessId> {
     let is_member = |one: &&ProcessInfo| one.end.is_none() && one.member_since.is_some();
     let somebody_is = known.values().any(is_member);
@@ -126,7 +125,7 @@ fn never(process: ProcessId) -> Missing {
     Missing { process, state: ProcessState::NeverJoined, since_ms: 0, host: String::new() }
 }
 
-/// Groups of them, the ended before the living, and those that wait nowhere
+/// Groups of them, ended ones before live ones, and those that wait nowhere
 /// before those that wait in other rounds.
 pub(super) fn groups(
     all: &[Missing],
@@ -201,7 +200,7 @@ pub(super) fn groups(
     groups
 }
 
-/// What most of them do: whoever does something else stands before them.
+/// What most of them do: those that do something else come first.
 fn common(groups: &[Group]) -> Option<Doing> {
     let mut counts: BTreeMap<Doing, usize> = BTreeMap::new();
     for group in groups {
@@ -238,7 +237,7 @@ impl Group {
         self.activity.as_ref().map(|activity| activity.main)
     }
 
-    /// `ranks 8-15`, or by their numbers those that have no ranks.
+    /// `ranks 8-15`, or process numbers for those without ranks.
     fn who(&self) -> String {
         let processes: Vec<u64> = self.processes.iter().map(|one| u64::from(*one)).collect();
         let ranks: Option<Vec<u64>> = self.ranks.iter().map(|rank| rank.map(u64::from)).collect();
@@ -277,7 +276,7 @@ impl Group {
         Row { text, host: self.host.clone(), processes: self.processes.len() as u64 }
     }
 
-    /// Somebody that a round waits for.
+    /// A process that a round waits for.
     pub(super) fn missing_row(&self) -> Row {
         let (who, long) = (self.who(), span(self.for_ms));
         let standby = if self.standby { " standby," } else { "" };
@@ -297,7 +296,7 @@ impl Group {
         })
     }
 
-    /// Somebody who has not built what it is a member of.
+    /// A member that is not ready.
     pub(super) fn not_ready_row(&self) -> Row {
         let (who, long) = (self.who(), span(self.for_ms));
         match self.state {
@@ -306,7 +305,7 @@ impl Group {
         }
     }
 
-    /// Somebody when nothing waits.
+    /// A process when nothing waits.
     pub(super) fn idle_row(&self) -> Row {
         let (who, long) = (self.who(), span(self.for_ms));
         let standby = if self.standby { " standby," } else { "" };
@@ -373,7 +372,7 @@ mod tests {
         let (found, unnamed) = missing(&gathering, &known(&all));
         assert_eq!((found.len(), unnamed), (196, 0));
         assert_eq!(found[0].process, 4);
-        // At another moment the list of processes does not fit.
+        // At another moment the list of processes does not match.
         gathering.missing_count = 190;
         assert_eq!(missing(&gathering, &known(&all)), (Vec::new(), 190));
         gathering.terms.among = Among::Set(vec![0, 1, 2, 300]);
@@ -398,7 +397,7 @@ mod tests {
         advance.terms.conclusion = Conclusion::Advance;
         let open = [gathering.clone(), advance.clone()];
         assert_eq!(missing(&gathering, &open, &known(&all)).0.len(), 99);
-        // With nobody a member all are waited for.
+        // Without members all are waited for.
         let all: Vec<ProcessInfo> = (0..101).map(|id| process(id, "n")).collect();
         gathering.missing_count = 100;
         assert_eq!(missing(&gathering, &open, &known(&all)).0.len(), 100);

@@ -1,4 +1,4 @@
-//! What the job holds, as far as somebody waits for it or should look at it.
+//! Held generations that a round waits for, or that need attention.
 
 use holdfast_api::{
     Among, Blob, Conclusion, Generation, HeldInfo, Missing, Name, Phase, RevokeCause, RoundInfo,
@@ -14,7 +14,7 @@ use crate::commands::waits_for::after;
 use crate::log_time::{LogNow, span};
 use crate::output::{printable, shortened};
 
-/// A generation that has been forming for less is not told of.
+/// A generation that has been forming for less is not reported.
 const FORMING_TOLD_MS: u64 = 5_000;
 
 /// A generation that is held.
@@ -38,13 +38,13 @@ pub(super) struct Holding {
     /// Those of them that the cluster does not name.
     unnamed: u32,
     holders: Vec<Holders>,
-    /// Of one that is forming: who has not said that it is ready.
+    /// While it forms: the members that are not ready.
     not_ready: Vec<Group>,
-    /// The round in which they say so, if somebody has.
+    /// The round in which they report ready, once one has.
     ready_round: Option<Blob>,
 }
 
-/// What keeps a round from closing beside those that have not arrived.
+/// What keeps a round from closing besides missing arrivals.
 pub(super) fn in_the_way(
     job: &Name,
     round: &RoundInfo,
@@ -61,8 +61,8 @@ pub(super) fn in_the_way(
     Some(holding)
 }
 
-/// Those that nobody waits for, and that do not go on: revoked and still held,
-/// or forming for long.
+/// Those that no round waits for, and that do not go on: revoked and still
+/// held, or forming for long.
 pub(super) fn alone(
     job: &Name,
     held: &[HeldInfo],
@@ -135,7 +135,7 @@ impl Holding {
         }
     }
 
-    /// Who holds it.
+    /// Its holders.
     pub(super) fn rows(&self) -> Vec<Row> {
         let row = |one: &Holders| Row {
             text: one.words(&self.job, &self.round),
@@ -150,7 +150,7 @@ impl Holding {
         rows
     }
 
-    /// One that no open round tells of.
+    /// One that no open round reports.
     pub(super) fn section(&self) -> Section {
         let head = format!("group {}: {}", shortened(&self.round), self.words());
         if self.phase != Phase::Forming {
@@ -170,7 +170,7 @@ impl Holding {
         if let Some(ms) = self.looks_again_in_ms {
             head.push_str(&format!("; {} it is revoked", after(ms)));
         }
-        // The round names them itself.
+        // The round itself names them.
         let rows = match self.ready_round {
             Some(_) => Vec::new(),
             None => self.not_ready.iter().map(Group::not_ready_row).collect(),

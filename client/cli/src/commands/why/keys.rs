@@ -1,4 +1,4 @@
-//! Those who wait for keys, as one of several sections.
+//! Waits for keys, as one of several sections.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::log_time::span;
 use crate::output::printable;
 use crate::pytorch::ranges;
 
-/// Those who wait for the same keys, a line for each host.
+/// The waiters of the same keys, a line for each host.
 pub(super) fn section(group: &waits::Group) -> Section {
     type Host<'a> = (Vec<u64>, u64, u64);
     let mut hosts: BTreeMap<Option<&str>, Host<'_>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Ranks that neither wait for a key nor stand in a round: what is known of
-//! them, and where to look next.
+//! Ranks that wait neither for a key nor in a round: what is known of them, and
+//! where to look next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,11 +24,11 @@ pub(super) struct Outside {
     programs: u64,
     /// Null while they ask the store for something now and then.
     quiet: Option<Quiet>,
-    /// Of the first of them.
+    /// Activity of the first of them.
     activity: Option<Activity>,
     /// How many do the same on all hosts.
     alike: u64,
-    /// Whether their agent tells what they do; one of an earlier version does
+    /// Whether their agent reports what they do; one of an earlier version does
     /// not.
     told: bool,
 }
@@ -37,8 +37,8 @@ pub(super) struct Outside {
 /// without numbers, in which ranks differ.
 type Kind = (bool, Option<Doing>, Option<(String, Vec<u8>)>);
 
-/// All of a run. Those that are fewer than the others, and so differ, come
-/// first; those that the store has just heard of come last.
+/// All of a run. Minorities, which differ from the others, come first; those
+/// that called the store a moment ago come last.
 pub(super) fn of(place: &Place, agents: &Agents) -> Vec<Outside> {
     let reports = agents.agents.iter().map(|agent| &agent.report);
     let of_run = reports.filter(|report| report.job == place.job && report.run == place.run);
@@ -70,14 +70,14 @@ pub(super) fn of(place: &Place, agents: &Agents) -> Vec<Outside> {
     groups
 }
 
-/// The ranks of an agent that wait for nothing, and that the library says
-/// nothing of; and programs without a rank, unless there are ranks.
+/// The ranks of an agent that wait for nothing, and on which the library does
+/// not report; and programs without a rank, unless there are ranks.
 fn outside(report: &AgentReport) -> impl Iterator<Item = &AgentClient> {
     let waits = report.waits.iter().filter_map(|wait| wait.pid);
     let joined = report.processes.iter().filter_map(|process| process.pid);
     let others: BTreeSet<u32> = waits.chain(joined).collect();
     let waiting: BTreeSet<u64> = report.waits.iter().filter_map(|wait| wait.rank).collect();
-    // Of those whose process is not known nobody can say which of them waits.
+    // Without the process it cannot be known which of them waits.
     let unknown_wait = report.waits.iter().any(|wait| wait.pid.is_none());
     let has_ranks = report.clients.iter().any(|client| client.rank.is_some());
     report.clients.iter().filter(move |client| {
@@ -164,7 +164,7 @@ impl Outside {
     }
 }
 
-/// What is said of them while the store answers no call.
+/// The report on them while the store answers no call.
 pub(super) fn stalled(outside: &[Outside]) -> Option<Section> {
     let rows: Vec<Row> = outside.iter().filter(|one| one.is_quiet()).map(Outside::row).collect();
     (!rows.is_empty()).then(|| Section {
@@ -173,7 +173,7 @@ pub(super) fn stalled(outside: &[Outside]) -> Option<Section> {
     })
 }
 
-/// What is said of them once the run is over.
+/// The report on them once the run is over.
 pub(super) fn left_behind(outside: &[Outside]) -> Option<Section> {
     (!outside.is_empty()).then(|| Section {
         head: "still connected to an agent of it; whatever they ask of the store is refused:"
@@ -182,7 +182,7 @@ pub(super) fn left_behind(outside: &[Outside]) -> Option<Section> {
     })
 }
 
-/// What is said of them; `idle`: nobody waits for anything.
+/// The report on them; `idle`: nothing waits.
 pub(super) fn section(outside: &[Outside], idle: bool) -> Option<Section> {
     let count = outside.iter().map(Outside::programs).fold(0, u64::saturating_add);
     if count == 0 {

@@ -1,4 +1,4 @@
-//! What is said of one run.
+//! The report on one run.
 
 use std::io::{self, Write};
 
@@ -18,7 +18,7 @@ use crate::commands::waits::{self, Waits};
 use crate::log_time::{LogNow, span};
 use crate::output::{Document, cell, printable};
 
-/// What follows that the majority is lost.
+/// The consequence of a lost majority.
 pub(super) const BEFORE: &str =
     "what a node that answers knew before that, and what agents tell that are connected to it:";
 /// Most lines of the answer for people.
@@ -48,8 +48,8 @@ pub(super) struct Why {
     deadlocks: Vec<Deadlock>,
     /// The one that opened first comes first.
     rounds: Vec<Waiting>,
-    /// Held generations that somebody should look at, and that no open round of
-    /// theirs tells of.
+    /// Held generations that need attention, and that no open round of theirs
+    /// reports.
     held: Vec<Holding>,
     /// Waits for keys, the longest first.
     waits: Vec<waits::Group>,
@@ -57,7 +57,7 @@ pub(super) struct Why {
     iteration: u64,
     /// All processes, when nothing waits.
     hosts: Vec<Group>,
-    /// Ranks without the library that neither wait nor stand in a round.
+    /// Ranks without the library that wait neither for a key nor in a round.
     outside: Vec<Outside>,
     /// Nodes whose agents could not be asked.
     unreachable: Vec<NodeId>,
@@ -127,13 +127,12 @@ impl Why {
         self.agents > 0 || !self.idle || self.hosts.iter().any(process)
     }
 
-    /// How much there is to say, the most urgent first: somebody ended badly,
-    /// somebody waits.
+    /// How urgent the report is: a process ended badly, something waits.
     pub(super) fn trouble(&self) -> (bool, bool) {
         (self.ended.iter().any(Ended::is_bad), !self.idle || !self.held.is_empty())
     }
 
-    /// Whether durations in log time are told.
+    /// Whether durations in log time are shown.
     pub(super) fn tells_durations(&self) -> bool {
         !self.rounds.is_empty() || !self.held.is_empty()
     }
@@ -161,7 +160,7 @@ impl Why {
         Some(Section { head, rows: self.hosts.iter().map(Group::idle_row).collect() })
     }
 
-    /// The run, and what it comes to.
+    /// The run and a summary.
     fn head(&self) -> String {
         let (rounds, waits) = (self.rounds.len(), self.waits.len());
         let mut head = format!("job {}, run {}", self.job, self.run);
@@ -194,8 +193,8 @@ impl Why {
         }
     }
 
-    /// At most so many lines; four at least. `stalled`: the store answers no call,
-    /// so that whoever stands still may be waiting for it.
+    /// At most this many lines; four at least. `stalled`: the store answers no
+    /// call, so that ranks that stand still may be waiting for it.
     pub(super) fn lines(&self, lines_max: usize, stalled: bool) -> Vec<String> {
         let mut lines = vec![self.head()];
         lines.extend(self.deadlocks.iter().take(DEADLOCKS_SHOWN_MAX).map(Deadlock::line));

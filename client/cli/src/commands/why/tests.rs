@@ -1,4 +1,4 @@
-//! What is said, from what is known.
+//! The report, from given facts.
 
 mod held;
 
@@ -332,7 +332,7 @@ keys: rank 2 has not published its gloo address; 2 wait, the longest for 11s
     let json = json(&told);
     assert_eq!(json["ended"][0]["exit"], serde_json::json!({"code": 7}));
     assert_eq!(json["ended"][0]["waiting"], 2);
-    // Whoever is there again, or whose agent is, has not ended.
+    // A rank that is there again, or whose agent is, has not ended.
     agents.left[0].ended[0].rank = Some(1);
     let again = agent("gpu-8", 1..2);
     agents.agents.push(again);
@@ -341,7 +341,7 @@ keys: rank 2 has not published its gloo address; 2 wait, the longest for 11s
     agents.left[0].ended[0].rank = Some(2);
     agents.agents[0].report.id = "1".to_owned();
     assert!(!text(&why(Vec::new(), Vec::new(), &agents)).contains("exited"));
-    // Where nobody saw how, and where many went together.
+    // Exits that were not seen, and many that ended together.
     let host = |n: u32, exit| LeftAgent {
         host: format!("h{n}"),
         ended: (0..8).map(|rank| exited(rank, u64::from(8 * n + rank), exit)).collect(),

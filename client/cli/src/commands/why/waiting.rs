@@ -1,4 +1,4 @@
-//! An open round: whom it waits for, and what happens when.
+//! An open round: which processes it waits for, and what happens when.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::commands::waits_for::{after, needs, numbers};
 use crate::log_time::{LogNow, span};
 use crate::output::{printable, shortened};
 
-/// Most differences that are told for people.
+/// Most differences that are shown to people.
 const DIFFERENCES_SHOWN_MAX: usize = 3;
 
 /// An open round.
@@ -34,11 +34,11 @@ pub(super) struct Waiting {
     missing: Vec<Group>,
     /// What it waits for, as the rule that closes it says.
     waits_for: WaitsFor,
-    /// The generation before it, if that is held and in its way.
+    /// The generation before it, if that is held and blocks it.
     holding: Option<Holding>,
-    /// What it needs beside those that are missing, in words.
+    /// What it needs besides those that are missing, in words.
     needs: Option<String>,
-    /// Who has arrived with numbers that do not govern.
+    /// Arrivals with numbers that do not govern.
     differing: Vec<Differing>,
     /// How they differ, in words.
     differences: Vec<String>,
@@ -75,8 +75,7 @@ impl Waiting {
         }
     }
 
-    /// Those who are missing and whose main threads have not run Python for some
-    /// time.
+    /// Missing processes whose main threads have not run Python for some time.
     pub(super) fn hanging(&self) -> impl Iterator<Item = &Group> {
         self.missing.iter().filter(|group| group.main_thread_silent())
     }
@@ -113,7 +112,7 @@ impl Waiting {
             (None, None) => "it has no deadline".to_owned(),
         });
         let mut rows: Vec<Row> = self.holding.iter().flat_map(Holding::rows).collect();
-        // Those who arrive need not be more: only who holds has to act.
+        // No more arrivals are needed: only the holders have to act.
         if matches!(self.waits_for, WaitsFor::Release { .. }) && !rows.is_empty() {
             return Section { head, rows };
         }
@@ -126,7 +125,7 @@ impl Waiting {
     }
 }
 
-/// Among whom it is, if not all active processes.
+/// Its scope, if not all active processes.
 fn among(among: &Among) -> String {
     match among {
         Among::Active => String::new(),
@@ -135,8 +134,8 @@ fn among(among: &Among) -> String {
     }
 }
 
-/// Whose numbers do not govern, and how they differ from those that do: `process
-/// 4 has world 4 instead of 3`.
+/// Arrivals whose numbers do not govern, and how they differ from those that do:
+/// `process 4 has world 4 instead of 3`.
 fn differences(round: &RoundInfo, known: &Known<'_>) -> Vec<String> {
     let mut found: BTreeMap<String, Vec<ProcessId>> = BTreeMap::new();
     for Differing { process, fields } in &round.differing {
@@ -166,7 +165,7 @@ fn number(policy: &Policy, field: &str) -> Option<u64> {
     let written = serde_json::to_value(policy).ok()?;
     match written.get(field) {
         Some(value) => value.as_u64(),
-        // Left out is what is not set.
+        // A field that is not set is left out.
         None if NUMBERS.contains(&field) => Some(0),
         None => None,
     }

@@ -1,4 +1,4 @@
-//! Laws of assignments, tried on random jobs.
+//! Laws of assignments, tested on random jobs.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,8 +10,8 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// A process: with a rank, lost, or a newcomer; its labels; and what says in
-/// which order ranks were given before.
+/// A process: with a rank, lost, or a newcomer; its labels; and a key for the
+/// order of earlier ranks.
 #[derive(Debug, Clone)]
 struct Participant {
     kind: Kind,
@@ -37,7 +37,7 @@ fn participant() -> impl Strategy<Value = Participant> {
     })
 }
 
-/// A job after an iteration: the ranks of those who had one are 0 to their number.
+/// A job after an iteration: its ranks are 0 to their number.
 #[derive(Debug, Clone)]
 struct Job(Vec<(Participant, Option<u32>)>);
 
@@ -118,7 +118,8 @@ fn world(assigned: &Assigned) -> usize {
     assigned.ranks.iter().flatten().count()
 }
 
-/// Ranks are 0 to their number, and whoever has none was left out by one step.
+/// Ranks are 0 to their number, and each process without one was left out by one
+/// step.
 fn sound(assigned: &Assigned, candidates: usize, steps: usize) -> Result<(), TestCaseError> {
     prop_assert_eq!(assigned.ranks.len(), candidates);
     let mut ranks: Vec<u32> = assigned.ranks.iter().flatten().copied().collect();
@@ -201,7 +202,7 @@ proptest! {
         prop_assert!(before.iter().map(|n| ranks[*n]).eq((0..).map(Some).take(before.len())));
     }
 
-    /// Whoever has a rank that will still be there keeps it.
+    /// A process whose rank still exists keeps it.
     #[test]
     fn fill_gaps_moves_the_fewest(job in job()) {
         let candidates = job.candidates();
@@ -231,7 +232,7 @@ proptest! {
         prop_assert_eq!(kept(&tree), kept(&job.assign(&[AssignmentStep::FillGaps])));
     }
 
-    /// Nobody moves while there are enough to stand in.
+    /// No rank moves while there are enough stand-ins.
     #[test]
     fn who_stays_keeps_its_rank_while_there_are_reserves(job in job()) {
         let layer = |label: Option<&str>| TreeLayer {
@@ -271,14 +272,15 @@ proptest! {
                 let active = domain.iter().filter(|other| ranks[**other].is_some());
                 let newcomers = active.clone().filter(|n| candidates[**n].previous.is_none());
                 let (active, newcomers) = (active.count(), newcomers.count());
-                // Only who had a rank before, and who stands in for a loss, may be too many.
+                // Only processes that had a rank before, and stand-ins for a loss, may exceed the
+                // limit.
                 let stand_ins = newcomers.min(if reserve { vacancies } else { 0 });
                 let max = layer.ranks_max as usize;
                 let most = if depth == 0 { max } else { max.max(active - newcomers + stand_ins) };
                 prop_assert!(max == 0 || active <= most, "{active} of {most}");
             }
         }
-        // Nobody waits while there is room for it and nothing else speaks against it.
+        // No process waits while there is room for it and no other rule forbids it.
         if layers.iter().all(|layer| layer.ranks_min == 0 && layer.ranks_max == 0) {
             prop_assert!(ranks.iter().all(Option::is_some));
         }

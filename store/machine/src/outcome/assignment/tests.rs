@@ -1,5 +1,5 @@
-//! Each step by example. Those of NVRx's own tests and docs are marked so; in
-//! them a process's number is its initial rank.
+//! Each step by example. Examples from NVRx's tests and docs are marked; in them
+//! a process's number is its initial rank.
 
 use super::*;
 
@@ -141,7 +141,7 @@ fn groups_stay_whole_or_go() {
     assert_eq!(job.left_out, [(0, 0), (7, 0)]);
     let mut job = Job::start(8, 2, &[]);
     assert_eq!(job.lose(&[1, 4, 5], &exact), ranks(". . 0 1 . . 2 3"), "the picture in its docs");
-    // The lowest rank that filtering leaves is 2: ranks are closed up in any case.
+    // The lowest rank that filtering leaves is 2: gaps are closed in any case.
     assert_eq!(Job::start(6, 4, &[grouped(0, 3)]).ranks, ranks(". . . . 0 1"));
     assert_eq!(Job::start(6, 4, &[grouped(4, 0)]).ranks, ranks("0 1 2 3 . ."));
 }
@@ -191,7 +191,7 @@ fn a_tree_backfills_within_its_domains() {
     let mut job = Job::start(8, 2, &steps);
     assert_eq!(job.lose(&[2, 3], &steps), ranks("0 1 . . 4 5 2 3"));
     assert_eq!(job.lose(&[0, 1, 4, 5, 6, 7], &steps), [None; 8]);
-    // The highest ranks were lost themselves: nobody moves for them.
+    // The highest ranks themselves were lost: no rank moves for them.
     let mut job = Job::start(8, 8, &steps);
     assert_eq!(job.lose(&[1, 6, 7], &steps), ranks("0 . 2 3 4 1 . ."));
 }
@@ -210,7 +210,7 @@ fn a_reserve_stands_in_from_the_nearest_domain() {
 
 #[test]
 fn a_reserve_of_another_domain_comes_through_reserve_layers_alone() {
-    // Else it comes in behind the others, as any newcomer does.
+    // Otherwise it comes after the others, like any newcomer.
     for (root, hosts, expected) in
         [("r", "r", ". . 2 3 4 5 0 1"), ("", "r", ". . 0 1 2 3 4 5"), ("r", "", ". . 0 1 2 3 4 5")]
     {
@@ -232,13 +232,13 @@ fn too_small_a_domain_goes_as_a_whole() {
     let steps = tree(layer(None, 7, 0, ""), layer(Some("host"), 1, 0, ""));
     let mut job = Job::start(8, 4, &steps);
     assert_eq!(job.lose(&[0, 5], &steps), [None; 8]);
-    // What a host takes with it is missing around it, too.
+    // Ranks lost with a host are missing in the domains around it, too.
     let steps = tree(layer(None, 5, 0, ""), layer(Some("host"), 4, 0, ""));
     assert_eq!(Job::start(8, 4, &steps).lose(&[0], &steps), [None; 8]);
 }
 
-/// NVRx: `test_propagate_reserve_backfill`. There the two stand-ins, processes
-/// 7 and 11, come in the order that a dictionary gives: 11 first.
+/// NVRx: `test_propagate_reserve_backfill`. There the two stand-ins, processes 7
+/// and 11, come in a dictionary's order: 11 first.
 #[test]
 fn a_tree_propagates_then_replaces_then_backfills() {
     let steps = tree(layer(None, 1, 0, "rb"), layer(Some("host"), 2, 3, "rb"));
@@ -278,7 +278,7 @@ fn newcomers_fill_a_tree_depth_first() {
     assert_eq!(job.ranks, ranks("0 1 2 3 4 5 6 . ."));
     assert_eq!(job.lose(&[1], &steps), ranks("0 . 1 2 3 4 5 6 ."), "a spare enters at the end");
     assert_eq!(job.rejoin(&[1], &steps), ranks("0 . 1 2 3 4 5 6 ."), "full");
-    // Domains that lie apart are numbered together.
+    // Domains that are not adjacent are numbered together.
     let mut job = Job::start(6, 6, &[]);
     job.ranks = vec![None; 6];
     for process in 0..6 {

@@ -1,25 +1,25 @@
 //! Ranks by a tree of domains: NVRx's `Tree`.
 //!
-//! The layers divide the candidates into domains within domains; the root is
-//! everybody. Those who have no such label are a domain. Then, in NVRx's order:
+//! The layers divide the candidates into domains within domains; the root holds
+//! all. Those without the label form one domain. Then, in NVRx's order:
 //!
 //! 1. From the leaves up: a domain with fewer than `ranks_min` is left out.
-//! 2. A rank that was lost, by this or before, goes to somebody without a rank
-//!    from the nearest domain around its old holder, as far up as all layers
-//!    are `reserve`. Lower ranks choose first; the lowest process is chosen.
-//!    As in NVRx, a stand-in may bring its own domain above `ranks_max`.
-//! 3. What is still lost is filled within the widest domain around its old
-//!    holder up to which all layers are `backfill`, as `FillGaps` does: the
-//!    highest ranks of the domain go into the gaps, in their order. (NVRx's
-//!    code moves some to a higher rank and back by the next step.)
-//! 4. What is still lost is closed by shifting.
-//! 5. More than the root's `ranks_max`, as with terms that changed, are left
-//!    out from the highest rank down.
-//! 6. Whoever has no rank yet gets the next one, if no domain around it has
+//! 2. A rank that was lost, by this or before, goes to a process without a rank
+//!    from the nearest domain around its old holder, as far up as all layers are
+//!    `reserve`. Lower ranks choose first; the lowest process is chosen. As in
+//!    NVRx, a stand-in may bring its own domain above `ranks_max`.
+//! 3. Ranks still lost are filled within the widest domain around its old holder
+//!    up to which all layers are `backfill`, as `FillGaps` does: the highest
+//!    ranks of the domain go into the gaps, in their order. (NVRx's code moves
+//!    some to a higher rank and back by the next step.)
+//! 4. Gaps that remain are closed by shifting.
+//! 5. If the root has more than `ranks_max`, as after changed terms, the highest
+//!    ranks are left out.
+//! 6. A process without a rank gets the next one, if no domain around it has
 //!    `ranks_max` by then; else it is left out, and is a reserve. Depth first,
-//!    domains and processes by the lowest process. For a first iteration this
-//!    is NVRx's initial assignment; later it lets newcomers in, which NVRx
-//!    does not know.
+//!    domains and processes by the lowest process. For a first iteration this is
+//!    NVRx's initial assignment; later it lets newcomers in, which NVRx does not
+//!    know.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,12 +63,12 @@ pub(super) fn assign(
     out.map(|leaf| leaf.candidacy.place).collect()
 }
 
-/// The domain of everybody.
+/// The domain of all candidates.
 const ROOT: usize = 0;
 
 struct Tree<'m> {
     layers: &'m [TreeLayer],
-    /// Each behind the one around it.
+    /// Each after the one around it.
     domains: Vec<Domain>,
     /// The domains within a domain, by the value of the next layer's label.
     within: BTreeMap<(usize, Option<&'m str>), usize>,
@@ -77,7 +77,7 @@ struct Tree<'m> {
 struct Domain {
     around: Option<usize>,
     layer: usize,
-    /// Its lowest place among the candidates: what orders it among others.
+    /// Its lowest position among the candidates: the key of its order.
     lowest: usize,
     /// Candidates that are not left out.
     healthy: u32,
@@ -93,7 +93,7 @@ struct Leaf {
     home: usize,
 }
 
-/// A rank that nobody holds, and where its holder was.
+/// A rank that is free, and where its holder was.
 struct Vacancy {
     rank: u64,
     home: usize,
@@ -134,7 +134,7 @@ impl<'m> Tree<'m> {
         self.layers.get(self.domains[domain].layer)
     }
 
-    /// The domain and all around it, outwards.
+    /// The domain and all around it, from the inside out.
     fn outwards(&self, domain: usize) -> impl Iterator<Item = usize> + use<'_, 'm> {
         std::iter::successors(Some(domain), |domain| self.domains[*domain].around)
     }
@@ -149,7 +149,7 @@ impl<'m> Tree<'m> {
         }
     }
 
-    /// Step 1. Inner domains lie behind outer ones: backwards is upwards.
+    /// Step 1. Inner domains come after outer ones: backwards is upwards.
     fn dismiss(&mut self) {
         for domain in (0..self.domains.len()).rev() {
             let healthy = self.domains[domain].healthy;
@@ -166,7 +166,7 @@ impl<'m> Tree<'m> {
         }
     }
 
-    /// The ranks that nobody holds, growing.
+    /// The free ranks, ascending.
     fn vacancies(
         &mut self,
         lost: &[Lost<'m>],
@@ -189,7 +189,7 @@ impl<'m> Tree<'m> {
         vacancies
     }
 
-    /// Step 2. Returns what nobody stood in for.
+    /// Step 2. Returns the ranks that stay free.
     fn stand_in(
         &self,
         mut vacancies: Vec<Vacancy>,
@@ -223,8 +223,8 @@ impl<'m> Tree<'m> {
         vacancies
     }
 
-    /// Step 3. Leaves the active ones in the order of their ranks: what is
-    /// still open closes when they are counted through.
+    /// Step 3. Leaves the active ones in the order of their ranks: renumbering closes
+    /// the remaining gaps.
     fn backfill(&self, vacancies: Vec<Vacancy>, active: &mut [Leaf]) {
         active.sort_unstable_by_key(|leaf| leaf.candidacy.rank);
         let top = self.layers.iter().rposition(|layer| !layer.backfill).map_or(0, |last| last + 1);

@@ -24,10 +24,10 @@ fn facts(phase: Phase) -> Facts {
 }
 
 const FORMING: Phase = Phase::Forming { since: 1_000 };
-/// Four members, of whom the latest was lost at 10 000.
+/// Four members; the latest was lost at 10 000.
 const FORMED: Phase = Phase::Formed { expected: 4, last_fault: 10_000 };
 
-/// One of those missing, or somebody else, waits in an advance.
+/// One of those missing, or another process, waits in an advance.
 fn advancing(facts: Facts, advancing: u32) -> Facts {
     let group = facts.group.clone().map(|g| Group { advancing, somebody_advances: true, ..g });
     Facts { group, ..facts }
@@ -177,7 +177,7 @@ fn a_quorum_settles_and_holds_most_of_the_one_before() {
     assert_eq!(quorum(2, Some(50), 150, Some((0, 0))), close(0), "nobody of it lives");
 }
 
-/// Without those who wait in the advance a quorum is no majority of the one
+/// Without those that wait in the advance a quorum is no majority of the one
 /// before, or has too few, and both would wait for ever.
 #[test]
 fn a_quorum_that_waits_for_an_advance_regroups() {

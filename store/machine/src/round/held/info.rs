@@ -1,5 +1,5 @@
-//! What is told of held generations: to the agents of their members, and to
-//! whoever lists them.
+//! What is sent about held generations: to the agents of their members, and to
+//! clients that list them.
 
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{
@@ -31,7 +31,7 @@ impl Machine {
 }
 
 impl HeldRound {
-    /// What the agent of these processes hears of it.
+    /// What the agent of these processes is sent about it.
     pub fn news(
         &self,
         key: &RoundKey,
@@ -106,8 +106,7 @@ impl HeldRound {
 }
 
 impl Coordination {
-    /// How somebody stands who holds something: also in an incarnation that is not
-    /// its latest.
+    /// State of a holder, also in an incarnation that is not its latest.
     fn holder(&self, process: ProcessId, incarnation: Incarnation) -> Missing {
         let latest = self.processes.get(&process).map_or(0, |record| record.incarnation);
         if latest == incarnation {

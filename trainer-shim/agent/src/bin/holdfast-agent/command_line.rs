@@ -48,8 +48,7 @@ enum Verb {
         flags: Flags,
         #[command(flatten)]
         run: RunFlags,
-        /// The command and its arguments; one that begins with a dash stands behind
-        /// `--`.
+        /// The command and its arguments; one that begins with a dash comes after `--`.
         #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
@@ -121,50 +120,50 @@ pub enum Process<'c> {
     },
     /// The parent of that.
     Keeper,
-    /// One that somebody started who waits for it.
+    /// One that another process started and waits for.
     Other,
 }
 
 /// An agent that was killed, and whose place is taken.
 #[derive(Debug)]
 pub struct Before {
-    /// Its run.
+    /// Name of its run.
     pub run: Name,
-    /// Its ports, whose order tells their namespaces.
+    /// Its ports, in the order that gives their namespaces.
     pub ports: Vec<SocketAddr>,
     /// The lease with which it held the run.
     pub lease: Option<LeaseId>,
 }
 
-/// What to do.
+/// A parsed command line.
 #[derive(Debug)]
 pub enum Task {
-    /// Something that has settings.
+    /// A command that has settings.
     Configured(Box<Flags>, Mode),
-    /// `open`
+    /// `open`: a namespace at a port of its own
     Open {
-        /// The namespace.
+        /// Name of the namespace.
         name: Name,
         /// The control socket.
         control: PathBuf,
     },
-    /// `upgrade`
+    /// `upgrade`: another program for the agent
     Upgrade {
         /// The control socket.
         control: PathBuf,
     },
     /// The agent's parent.
     Keeper(Vec<OsString>),
-    /// `completions`
+    /// `completions`: for this shell
     Completions(Shell),
     /// The witness of `run`'s signals.
     Witness,
 }
 
-/// What to do once the settings are known.
+/// A command whose settings are known.
 #[derive(Debug)]
 pub enum Mode {
-    /// `serve`
+    /// `serve`: the agent alone
     Serve {
         /// Whether the first SIGTERM drains.
         drain: bool,
@@ -178,9 +177,9 @@ pub enum Mode {
         /// Its control socket, if it has a keeper.
         kept: Option<PathBuf>,
     },
-    /// `run`
+    /// `run`: the agent and a command
     Run {
-        /// What `run` alone is told.
+        /// Flags of `run` alone.
         run: RunFlags,
         /// The command and its arguments; at least one.
         command: Vec<OsString>,
@@ -253,13 +252,12 @@ pub struct Flags {
     #[arg(long)]
     pub takeover: bool,
 
-    /// Listen here for TCPStore clients: an IP address and a port, or a
-    /// range as 127.0.0.1:29500-29510; may be given again. The first port has
-    /// the run's own keys, each other one a namespace of its number, the same
-    /// on every host. `run` serves those behind 127.0.0.1's first at ::1, so
-    /// that a program can be master of a store of its own there, and sets
-    /// MASTER_ADDR=::1 [default: 127.0.0.1:29500; `run` takes a free port of
-    /// 127.0.0.1].
+    /// Listen here for TCPStore clients: an IP address and a port, or a range as
+    /// 127.0.0.1:29500-29510; may be given again. The first port has the run's
+    /// own keys, each other one a namespace of its number, the same on every
+    /// host. `run` serves those after 127.0.0.1's first at ::1, so that a program
+    /// can be master of a store of its own there, and sets MASTER_ADDR=::1
+    /// [default: 127.0.0.1:29500; `run` takes a free port of 127.0.0.1].
     #[arg(long, env = "HOLDFAST_TCPSTORE", value_name = "ADDRESS", value_delimiter = ',')]
     pub tcpstore: Vec<String>,
 
@@ -291,8 +289,8 @@ pub struct Flags {
     pub no_keeper: bool,
 
     /// Count processes that joined with the library as alive for this long
-    /// without a word from this agent; the death of one of them is told at once
-    /// [default: 5s].
+    /// without a word from this agent; the death of one of them is reported at
+    /// once [default: 5s].
     #[arg(long, env = "HOLDFAST_LEASE_TTL", value_name = "DURATION")]
     pub lease_ttl: Option<String>,
 
@@ -311,7 +309,7 @@ pub struct Flags {
     pub log_format: Option<String>,
 }
 
-/// What a variable says that stands for a flag without a value.
+/// Parses a variable that replaces a flag without a value.
 fn yes_or_no(text: &str) -> Result<bool, &'static str> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "1" => Ok(true),
@@ -338,7 +336,7 @@ impl CommandLine {
         }
     }
 
-    /// What to do, and its flags.
+    /// The command, with its flags.
     pub fn task(self) -> Task {
         let (flags, mode) = match self.verb {
             Verb::Serve { flags, drain, control } => (flags, Mode::Serve { drain, control }),

@@ -1,5 +1,5 @@
-//! How the grammar shows itself: settings that several commands have are told
-//! once, at the top.
+//! Layout of the help: settings that several commands share are shown once, at
+//! the top.
 
 use clap::{Arg, Args, Command, CommandFactory};
 
@@ -22,27 +22,27 @@ over the defaults. A file looks like this, every line optional:
     [limits]
     connections_max = 16384";
 
-/// What `serve` is typed like.
+/// Usage of `serve`.
 const SERVE: &str = "\
   Serve the run r3 of job train at PyTorch's usual port:
     holdfast-agent serve --store 10.0.0.1:21001,10.0.0.2:21001,10.0.0.3:21001 \\
         --job train --run r3 --tcpstore 127.0.0.1:29500";
 
-/// What `run` is typed like.
+/// Usage of `run`.
 const RUN: &str = "\
   Start an unmodified PyTorch program in a new run of its own:
     export HOLDFAST_STORE=10.0.0.1:21001,10.0.0.2:21001
     holdfast-agent run --job train -- python train.py
     holdfast-agent run --job train -- torchrun --nproc-per-node=8 train.py";
 
-/// What the codes of `run` say.
+/// Exit codes of `run`.
 const CODES_OF_RUN: &str = "\
 Exit codes: the command's own; 128+n if signal n ended it; 126 it cannot be
 executed; 127 it was not found; 2 it was not started, because its own arguments
 lead its ranks past the agent: the command to use instead is printed; 125 a
 failure of the agent itself, wrong usage included.";
 
-/// What the codes of the other commands say.
+/// Exit codes of the other commands.
 const CODES: &str = "Exit codes: 0 ok; 125 a failure of the agent itself, wrong usage included.";
 
 /// The grammar as it shows itself.

@@ -29,8 +29,8 @@ use crate::output::Lines;
 use crate::settings::Settings;
 use crate::signals::Signals;
 
-/// What a launcher sends to all processes that it finds; each of these would end
-/// the agent.
+/// Signals that a launcher sends to all processes that it finds; each of them
+/// would end the agent.
 pub const CAUGHT: [Signal; 7] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -56,7 +56,7 @@ pub async fn host(
     is_kept: bool,
     output: &Lines,
 ) -> anyhow::Result<u8> {
-    // What the terminal sends is for the commands; fails for a process that
+    // Signals of the terminal are for the commands; fails for a process that
     // leads a group already, which is as good.
     if let Err(error) = setsid() {
         debug!(%error, "no session of its own");
@@ -87,8 +87,8 @@ pub async fn host(
     let running = run(options, kept, &place, &tell, &over);
     tokio::pin!(serving, running);
     let mut code = None;
-    // Dropped last: whoever waits for the agent's end sees it then, and has its
-    // last words.
+    // Dropped last: a process that waits for the agent's end sees it then, after
+    // the agent's last log lines.
     let mut leaving = None;
     while code.is_none() || leaving.is_none() {
         tokio::select! {
@@ -120,8 +120,8 @@ pub async fn host(
 async fn ended(keeper: Option<&Keeper>, parent: Pid) {
     let Some(keeper) = keeper else { return std::future::pending().await };
     keeper.gone().await;
-    // It has closed the control socket, too, when another process is the parent of this one:
-    // `run` takes a socket that still answers for a sign of the keeper.
+    // It has closed the control socket, too, when another process is the parent of this one: to
+    // `run`, a socket that still answers means that the keeper is alive.
     let closed = async {
         while getppid() == parent {
             sleep(KEEPER_END_PAUSE).await;
@@ -153,7 +153,7 @@ async fn run(
     let handle = agent.handle();
     tell.send_replace(Some(Ok(handle.clone())));
     let closing = CancellationToken::new();
-    // Who is still connected is counted before they are all cut off.
+    // Connections are counted before they are all cut off.
     let report = async {
         over.cancelled().await;
         match handle.connections() {
@@ -169,8 +169,7 @@ async fn run(
     0
 }
 
-/// Opens the run as the only agent of this place; none if whoever wanted it has
-/// gone.
+/// Opens the run as the only agent of this place; `None` if the caller has gone.
 async fn open(
     mut options: agent::Options,
     kept: Option<Kept>,
@@ -194,7 +193,7 @@ async fn open(
     Ok(agent.map(|agent| (alive, agent)))
 }
 
-/// The log of this process, which `run` or the keeper started; none if neither did.
+/// The log of this process, which `run` or the keeper started; `None` if neither did.
 pub fn own_log(kept: Option<&Path>) -> Option<OwnLog> {
     let place = match kept {
         Some(socket) => Place::at(socket.to_owned()),
@@ -206,7 +205,7 @@ pub fn own_log(kept: Option<&Path>) -> Option<OwnLog> {
     OwnLog::of(place).ok()
 }
 
-/// What the keeper has for this process.
+/// What the keeper holds for this process.
 fn of_keeper() -> anyhow::Result<(UnixListener, Kept)> {
     // Whatever ends it ends this, too: there are never two agents of one place.
     let _ = set_pdeathsig(Signal::SIGKILL);

@@ -15,11 +15,11 @@ use nix::unistd::setsid;
 use crate::launch::{code_of, link::own_program};
 use crate::output::Lines;
 
-/// Where agents are started from: this program, whatever stands at its path by now.
+/// Program of new agents: this one, whatever file is at its path by now.
 const OWN: &str = "/proc/self/exe";
 
-/// How long the next agent's program may take to say its version, asked for so often: nobody
-/// new is accepted meanwhile.
+/// Time limit for the next agent's program to print its version, and the pause between looks. No
+/// new connection is accepted during the check.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
 const CHECK_PAUSE: Duration = Duration::from_millis(5);
 
@@ -44,7 +44,7 @@ fn keep(arguments: Vec<OsString>, control: Option<OwnedFd>, output: &Lines) -> a
     Ok(code_of(keeper.run().context("cannot keep the agent")?))
 }
 
-/// How a command ended; none if it had not in time, and was killed.
+/// Exit status of a command; `None` if it did not end in time, and was killed.
 fn within(most: Duration, command: &mut Command) -> io::Result<Option<ExitStatus>> {
     let (mut child, begun) = (command.spawn()?, Instant::now());
     while begun.elapsed() < most {

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let error = usage::with_hint(error, std::env::args().nth(1).as_deref());
             let asked_for = !error.use_stderr();
-            // Nothing is left to tell somebody whose stderr is closed.
+            // stderr is closed: the error cannot be reported.
             let _ = error.print();
             if !asked_for {
                 mistyped_variables().for_each(|mistyped| eprintln!("holdfast-agent: {mistyped}"));
@@ -89,8 +89,8 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// What this process writes for people: to its standard error, which is a file of its
-/// own for the agent of `run`. From here on nothing else writes there.
+/// Output for people: this process's standard error, which is a file of its own for the agent of
+/// `run`. From here on nothing else writes there.
 fn output(process: Process<'_>) -> io::Result<Lines> {
     if !matches!(process, Process::Other) {
         surroundings::give_up();
@@ -142,7 +142,7 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
     let token_file = settings.token_file.as_deref();
     settings.tls.read()?;
     let token_warning = token_file.map(check_token_file).transpose()?.flatten();
-    // The agent's own process was told the same as the command that started it.
+    // The agent's own process got the same flags as the command that started it.
     if !matches!(mode, Mode::Host { .. }) {
         let warnings = mistyped_variables().chain(token_warning).chain(settings.open_ports());
         warnings.for_each(|warning| tracing::warn!("{warning}"));

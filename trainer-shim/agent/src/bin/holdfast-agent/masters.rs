@@ -4,17 +4,17 @@
 //! then connects to it. Where an agent listens at 127.0.0.1 that fails, and PyTorch
 //! forgives it at MASTER_PORT alone. But where `[::]` cannot be had, PyTorch takes
 //! `0.0.0.0`, and that goes beside an agent that listens at `::1`: the master's own
-//! server stays without clients, and its client, which is told `::1`, meets those of
-//! all hosts on Holdfast.
+//! server stays without clients, and its client, which gets `::1`, meets those of all hosts on
+//! Holdfast.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use holdfast_agent::ports::Bound;
 use tracing::warn;
 
-/// Where `run` listens that was told these addresses: the first port on both
-/// loopback addresses, the others on that of IPv6. What is not IPv4's loopback
-/// alone stays as it is; so does one port by itself.
+/// Where `run` listens, given these addresses: the first port on both loopback
+/// addresses, the others on that of IPv6. Addresses other than IPv4's loopback
+/// stay as they are; so does one port by itself.
 pub fn beside_masters(told: &[SocketAddr]) -> Vec<SocketAddr> {
     if !is_for_masters(told) {
         return told.to_vec();
@@ -39,8 +39,8 @@ fn expanded(told: &[SocketAddr]) -> Vec<SocketAddr> {
     told.iter().take(1).copied().chain(beside).collect()
 }
 
-/// The address that a command is told, where its agent listens here and its first
-/// port is this: the one at which it meets the others of the list, too.
+/// The address that a command gets, where its agent listens here and its first
+/// port is this: at that address it also meets the others of the list.
 pub fn told_address(listens: &[SocketAddr], first: SocketAddr) -> SocketAddr {
     let beside = SocketAddr::from((Ipv6Addr::LOCALHOST, first.port()));
     let is_there = listens.contains(&first) && listens.contains(&beside);

@@ -9,10 +9,10 @@ use holdfast_agent::control::protocol::{Request, Response};
 use holdfast_api::Name;
 use tokio::time::timeout;
 
-/// How long the agent may take: it asks nobody.
+/// Time limit for the agent, which sends no calls for this.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Prints the port.
+/// Opens the namespace and prints its port.
 pub async fn open(control: &Path, name: Name) -> anyhow::Result<u8> {
     let connection = Connection::open(control).await;
     let mut connection = connection.with_context(|| {

@@ -1,8 +1,8 @@
-//! Lines for people, written by a thread of its own: whoever does not read them
+//! Lines for people, written by a separate thread: a reader that does not read
 //! holds up nothing else.
 //!
 //! `tracing-appender` is not used for this: its guard prints, at the end, that its
-//! thread is stuck, and is stuck itself where that was a pipe that nobody reads.
+//! thread is stuck, and blocks itself on a pipe without a reader.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written, and their bytes. What comes when there are as
-/// many is dropped, and counted.
+/// Most lines that wait to be written, and most of their bytes. Further ones are
+/// dropped, and counted.
 const LINES_MAX: usize = 4_096;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How long an end waits until all is written.
@@ -23,7 +23,7 @@ const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 /// Pause between two tries to get into a queue that is full.
 const FLUSH_PAUSE: Duration = Duration::from_millis(10);
 
-/// Lines on their way to where they are read. Cheap to clone.
+/// Queued lines. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Lines {
     queue: SyncSender<Entry>,
@@ -32,9 +32,9 @@ pub struct Lines {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Of lines that wait.
+    /// Bytes of queued lines.
     bytes: AtomicUsize,
-    /// Lines that were dropped and not told of yet.
+    /// Dropped lines that are not reported yet.
     dropped: AtomicU64,
     /// Whether lines are JSON objects.
     json: AtomicBool,
@@ -48,7 +48,7 @@ enum Entry {
 }
 
 impl Lines {
-    /// Lines to this writer, which alone may wait for whoever reads them.
+    /// Lines to this writer; only its thread waits for the reader.
     pub fn to(writer: impl Write + Send + 'static) -> io::Result<Lines> {
         let (queue, entries) = sync_channel(LINES_MAX);
         let shared = Arc::<Shared>::default();
@@ -58,17 +58,17 @@ impl Lines {
         Ok(Lines { queue, shared })
     }
 
-    /// From now on lines are JSON objects: so is what is said of those dropped.
+    /// From now on lines are JSON objects, also those about dropped lines.
     pub fn are_json(&self) {
         self.shared.json.store(true, Ordering::Relaxed);
     }
 
-    /// One more line.
+    /// Queues a line.
     pub fn say(&self, line: impl Display) {
         self.push(format!("{line}\n").into_bytes());
     }
 
-    /// One more line, as it is.
+    /// Queues a line as it is.
     pub fn push(&self, line: Vec<u8>) {
         let bytes = line.len();
         let waiting = self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -116,15 +116,15 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// Writes what comes, for as long as anybody may say something.
+/// Writes queued entries, until all senders are gone.
 fn write(entries: &Receiver<Entry>, mut writer: impl Write, shared: &Shared) {
     for entry in entries {
         match entry {
             Entry::Line(line) => {
                 let written = writer.write_all(&line);
                 shared.bytes.fetch_sub(line.len(), Ordering::Relaxed);
-                // Whoever read them may have gone, or the disk is full: there is
-                // nobody to tell, and the next one may be written.
+                // The reader may have gone, or the disk is full: the error cannot
+                // be reported, and the next write may succeed.
                 if written.is_err() {
                     shared.dropped.fetch_add(1, Ordering::Relaxed);
                     continue;
@@ -137,14 +137,13 @@ fn write(entries: &Receiver<Entry>, mut writer: impl Write, shared: &Shared) {
             }
             Entry::Mark(done) => {
                 let _ = writer.flush();
-                // Whoever asked may not wait any more.
+                // The caller may wait no more.
                 let _ = done.try_send(());
             }
         }
     }
 }
 
-/// A line that says how many were dropped.
 fn told(dropped: u64, json: bool) -> String {
     let now = humantime::format_rfc3339_micros(SystemTime::now());
     let lines = if dropped == 1 { "1 line was" } else { &*format!("{dropped} lines were") };
@@ -238,7 +237,7 @@ mod tests {
         lines.say("b");
         lines.flush();
         assert_eq!(read.try_recv().unwrap(), "b\n");
-        // A reader that has gone holds up nobody.
+        // A reader that has gone holds up no other.
         drop(leave);
         lines.say("c");
         lines.flush();

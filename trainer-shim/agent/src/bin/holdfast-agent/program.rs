@@ -21,13 +21,13 @@ pub enum ProgramError {
     NotExecutable {
         /// As it was given.
         name: String,
-        /// The reason.
+        /// Reason, in words.
         why: String,
     },
 }
 
 impl ProgramError {
-    /// What a shell would exit with.
+    /// The exit code that a shell would give.
     pub fn exit_code(&self) -> u8 {
         match self {
             ProgramError::NotExecutable { .. } => 126,
@@ -35,7 +35,7 @@ impl ProgramError {
         }
     }
 
-    /// What the system said when it was started after all.
+    /// Error of a start that failed after all.
     pub fn from_spawn(program: &Path, error: &std::io::Error) -> ProgramError {
         let name = program.display().to_string();
         match error.kind() {

@@ -11,8 +11,8 @@ use holdfast_api::Name;
 #[error("not started: {}", .0.reason)]
 pub struct NotAttached(pub Refused);
 
-/// What to type instead of this program's own line, if the error knows. The last
-/// words of that, so many, are a command and its arguments.
+/// The command line to use instead of this program's own, if the error knows. Its
+/// last `command` words are a command and its arguments.
 pub fn of(error: &anyhow::Error, command: usize) -> Option<String> {
     let refused = error.downcast_ref::<NotAttached>().and_then(|one| one.0.remedy.clone());
     let own = || error.downcast_ref::<agent::Error>().and_then(agent::Error::remedy);
@@ -22,8 +22,8 @@ pub fn of(error: &anyhow::Error, command: usize) -> Option<String> {
     Some(lines(&remedy, &typed, &command))
 }
 
-/// This program's own line, with the agent at this address. The last words of it,
-/// so many, are a command and its arguments.
+/// This program's own line, with the agent at this address. Its last `command`
+/// words are a command and its arguments.
 pub fn at(address: &str, command: usize) -> String {
     let mut typed: Vec<OsString> = std::env::args_os().collect();
     let command = typed.split_off(typed.len().saturating_sub(command));
@@ -54,7 +54,7 @@ fn lines(remedy: &Remedy, typed: &[OsString], command: &[OsString]) -> String {
     }
 }
 
-/// The line with these words behind the program and the verb.
+/// The line with these words after the program and the verb.
 fn with(mut line: Vec<OsString>, words: &[&str]) -> Vec<OsString> {
     let at = line.len().min(2);
     line.splice(at..at, words.iter().map(OsString::from));
@@ -76,8 +76,7 @@ fn without(typed: &[OsString], flag: &str) -> Vec<OsString> {
     kept
 }
 
-/// Another name for a job, which can be told from it: `train` is followed by
-/// `train-2`.
+/// Another name for a job, distinct from it: `train` is followed by `train-2`.
 fn next(job: &Name) -> String {
     let name = job.as_str();
     let numbered = name.rsplit_once('-').and_then(|(stem, number)| {
@@ -88,7 +87,7 @@ fn next(job: &Name) -> String {
     if next.parse::<Name>().is_ok() { next } else { "NAME".to_owned() }
 }
 
-/// A word as a shell reads it.
+/// A word quoted for a shell.
 pub fn quoted(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%+$".contains(c);

@@ -31,7 +31,7 @@ pub async fn serve(
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1])
         .context("cannot catch signals")?;
     raise_open_files();
-    // Read by others, who may be slow, as the log is.
+    // Written by a thread of its own: a reader may be slow, as that of the log.
     let said = Lines::to(std::io::stdout()).context("cannot write to stdout")?;
     let options = agent::Options {
         tcpstore: settings.listen_or_usual(),
@@ -110,15 +110,15 @@ pub async fn serve(
 struct Control {
     listener: Option<UnixListener>,
     place: Place,
-    /// The socket's file: another one there is somebody else's.
+    /// The socket's file: a different file there belongs to another process.
     own_file: Option<FileId>,
-    /// Nobody else takes the socket while it is held.
+    /// No other agent takes the socket while it is held.
     _alive: Lock,
 }
 
 impl Control {
-    /// Listens where it was said, or in the usual folder. Without one that can
-    /// be used there is none.
+    /// Listens at the given path, or in the usual folder. If that cannot be used,
+    /// there is no socket.
     async fn listen(
         named: Option<PathBuf>,
         settings: &Settings,
@@ -152,7 +152,7 @@ impl Control {
         let Some(alive) = place.live(Duration::ZERO).await? else {
             bail!("another agent serves at {socket}; {chosen_by}");
         };
-        // Whoever listens without that lock is no agent of this version.
+        // A listener without that lock is no agent of this version.
         if UnixStream::connect(place.socket()).await.is_ok() {
             bail!("another program listens at {socket}; {chosen_by}");
         }
@@ -166,7 +166,7 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         if self.own_file.is_some() && self.place.file() == self.own_file {
-            // One that stays is replaced by the next agent there.
+            // A file that stays is replaced by the next agent there.
             let _ = std::fs::remove_file(self.place.socket());
         }
     }

@@ -17,7 +17,6 @@ use serde::Deserialize;
 use crate::command_line::Flags;
 use crate::usage::nearest;
 
-/// PyTorch's own default.
 const TCPSTORE_PORT: u16 = 29500;
 const STORE_LOST_DEADLINE: Duration = Duration::from_secs(300);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
@@ -26,7 +25,7 @@ const LEASE_TTL: Duration = Duration::from_secs(5);
 /// Longest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Everything the agent was told.
+/// All settings of the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Nodes of the store.
@@ -37,11 +36,11 @@ pub struct Settings {
     pub tls: TlsFiles,
     /// The job, if it was named.
     pub job: Option<Name>,
-    /// The run, if it was said which.
+    /// The run, if it was set.
     pub run: Option<RunChoice>,
     /// Opening it may end a run that other agents hold.
     pub takeover: bool,
-    /// Where to listen, if it was said; each port is a namespace of the run.
+    /// Where to listen, if it was set; each port is a namespace of the run.
     pub tcpstore: Vec<SocketAddr>,
     /// How long an operation waits for a quorum.
     pub store_lost_deadline: Duration,
@@ -55,24 +54,23 @@ pub struct Settings {
     pub no_keeper: bool,
     /// The TTL of this host's lease.
     pub lease_ttl: Duration,
-    /// The log filter.
+    /// Filter of the log's events.
     pub log: String,
-    /// The log format.
+    /// Text or JSON.
     pub log_format: LogFormat,
-    /// The door's bounds.
+    /// Limits of the TCPStore door.
     pub limits: Limits,
 }
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Pretty,
     /// One JSON object a line.
     Json,
 }
 
-/// The configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
@@ -158,7 +156,7 @@ impl Settings {
         self.job.clone().unwrap_or_else(default_name)
     }
 
-    /// Where to listen: where it was said, or at PyTorch's default port.
+    /// Where to listen: as set, or at PyTorch's default port.
     pub fn listen_or_usual(&self) -> Vec<SocketAddr> {
         if self.tcpstore.is_empty() {
             return vec![SocketAddr::from((Ipv4Addr::LOCALHOST, TCPSTORE_PORT))];
@@ -166,8 +164,7 @@ impl Settings {
         self.tcpstore.clone()
     }
 
-    /// Which run to serve, where `usual` is the one if nothing was said. A run that
-    /// is joined takes nothing over.
+    /// Which run to serve; `usual` if none was set. A run that is joined takes nothing over.
     pub fn choice(&self, usual: RunChoice) -> RunChoice {
         match self.run.clone().unwrap_or(usual) {
             RunChoice::Auto | RunChoice::Held if self.takeover => RunChoice::New,
@@ -175,8 +172,8 @@ impl Settings {
         }
     }
 
-    /// What to say of ports that other hosts reach, where the store has a token: it
-    /// is asked of nobody who connects there.
+    /// Warning for ports that other hosts reach, where the store has a token: clients that connect
+    /// there need none.
     pub fn open_ports(&self) -> Option<String> {
         let address = self.tcpstore.iter().find(|address| !address.ip().is_loopback())?;
         self.token_file.as_ref()?;
@@ -188,7 +185,7 @@ impl Settings {
         ))
     }
 
-    /// The agent that was asked for, in the `usual` run if nothing was said.
+    /// Options of the agent, with the `usual` run if none was set.
     pub fn agent_options(&self, usual: RunChoice, tls: Option<Tls>) -> agent::Options {
         let mut store = holdfast_client::Options::new(self.store.clone());
         store.token_file = self.token_file.clone();
@@ -222,7 +219,7 @@ fn located(
     given.or(file).map(std::path::absolute).transpose().context(flag)
 }
 
-/// Of a flag or its variable, and the file: the first that says anything.
+/// The first that is set, of a flag or its variable, and the file.
 fn pick(flag: Option<String>, file: Option<String>) -> Option<String> {
     flag.filter(|text| !text.is_empty()).or(file)
 }
@@ -272,7 +269,6 @@ fn run_choice(text: &str) -> Result<RunChoice, NameError> {
     })
 }
 
-/// The addresses of a repeated flag as one text.
 fn listed(addresses: Vec<String>) -> Option<String> {
     let addresses: Vec<String> = addresses.into_iter().filter(|text| !text.is_empty()).collect();
     if addresses.is_empty() { None } else { Some(addresses.join(",")) }

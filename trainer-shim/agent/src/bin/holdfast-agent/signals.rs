@@ -16,7 +16,7 @@ const CAUGHT_MAX: usize = 64;
 /// A signal that reached the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caught {
-    /// Which.
+    /// Signal that came.
     pub signal: Signal,
     /// Sent by the kernel to the whole foreground process group: Ctrl-C, or
     /// the terminal went away. A child process has got it too.
@@ -34,8 +34,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches these signals. One that was ignored when the agent was started
-    /// (`nohup`) stays ignored, in the agent and in its child process.
+    /// Catches these signals. A signal that was ignored when the agent was
+    /// started (`nohup`) stays ignored, in the agent and in its child process.
     pub fn catch(signals: &[Signal]) -> io::Result<Signals> {
         let mut info = SignalsInfo::<WithOrigin>::new(not_ignored(signals))?;
         let handle = info.handle();
@@ -43,7 +43,7 @@ impl Signals {
         let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for origin in info.forever() {
                 if let Some(one) = read(&origin) {
-                    // Full or closed: nobody can use it.
+                    // Full or closed: no reader needs it.
                     let _ = sender.try_send(one);
                 }
             }
@@ -56,7 +56,7 @@ impl Signals {
         while self.caught.try_recv().is_ok() {}
     }
 
-    /// The next signal.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> Caught {
         match self.caught.recv().await {
             Some(caught) => caught,
@@ -84,7 +84,7 @@ pub fn not_ignored(signals: &[Signal]) -> Vec<i32> {
     numbers.filter(|number| ignored & (1 << (number - 1)) == 0).collect()
 }
 
-/// What is known of a signal.
+/// Origin of a signal, as far as it is known.
 pub fn read(origin: &Origin) -> Option<Caught> {
     let signal = Signal::try_from(origin.signal).ok()?;
     let sender = origin.process.map(|process| process.pid);

@@ -1,5 +1,5 @@
-//! What the agent of `run` does not take over from the command that came first:
-//! it serves all commands of its host, for as long as the last of them runs.
+//! What the agent of `run` does not take over from its first command: it serves
+//! all commands of its host, for as long as the last of them runs.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -61,8 +61,8 @@ fn raise_limits(limits: &[Resource]) {
     }
 }
 
-/// Closes what a launcher left open behind the standard streams: it may wait for
-/// the end of a pipe that nobody else holds any more.
+/// Closes what a launcher left open beyond the standard streams: it may wait for
+/// the end of a pipe whose last holder is this process.
 pub fn close_inherited() {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let open: Vec<RawFd> =

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 /// How long an agent may take to be replaced.
 const REPLACED_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Has the agent at this socket replaced by the program that stands at its path now.
+/// Has the agent at this socket replaced by the program that is at its path now.
 pub async fn upgrade(control: &Path) -> anyhow::Result<u8> {
     let open = async || {
         let connection = Connection::open(control).await;

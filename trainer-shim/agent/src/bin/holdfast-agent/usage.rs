@@ -1,4 +1,4 @@
-//! What was probably meant by a word that is not known; completion scripts.
+//! Guesses for an unknown word; completion scripts.
 
 use std::io::{self, Write};
 
@@ -31,7 +31,7 @@ pub fn with_hint(mut error: clap::Error, verb: Option<&str>) -> clap::Error {
     error
 }
 
-/// The one of these words that somebody probably meant.
+/// The one of these words that was probably meant.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let likeness = |one: &str| match strsim::osa_distance(word, one) {
         1 => 1.0,

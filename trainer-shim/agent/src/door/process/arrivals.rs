@@ -1,7 +1,6 @@
-//! Arrivals of several programs at one round: those that come at once, or while
-//! a command is under way, go together. In a restart all ranks of a host arrive
-//! within a moment, and the store carries out a command or two, not one for
-//! each.
+//! Arrivals of several programs at one round: those that come at once, or during
+//! a command, go together. In a restart all ranks of a host arrive within a
+//! moment, and the store carries out a command or two, not one for each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,23 +21,22 @@ const PAYLOADS_MAX: usize = 1024 * 1024;
 const ARRIVALS_OF_ONE_MAX: usize = 64;
 /// Payload bytes of one call that goes together with others.
 const PAYLOADS_OF_ONE_MAX: usize = 16 * 1024;
-/// How much later than the client's own word a caller gives up.
+/// How long after the client's own deadline a caller gives up.
 const DEADLINE_SLACK: Duration = Duration::from_millis(100);
 
-/// A round that somebody arrives at, and on which terms.
+/// A round that a program arrives at, and its terms.
 pub type Entrance = (Blob, Box<Terms>);
 
-/// An entrance where a command is under way, and those behind it.
+/// An entrance with a command in progress, and the callers that wait for its end.
 type Turn = (Entrance, Vec<Caller>);
 
-/// All arrivals that are under way, or wait for those. Cheap to clone.
+/// All arrivals that are in progress or queued. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Arrivals {
-    /// While a command is under way: those that come behind it.
+    /// Entrances with a command in progress, each with the callers queued after it.
     behind: Arc<Mutex<Vec<Turn>>>,
 }
 
-/// A program that arrives.
 #[derive(Debug)]
 struct Caller {
     arrivals: Vec<Arrival>,
@@ -84,8 +82,8 @@ impl Arrivals {
         }
     }
 
-    /// A caller comes; whether nobody is under way from this entrance, so that
-    /// somebody has to start.
+    /// Adds a caller; true if no command is in progress at this entrance, so that
+    /// one has to start.
     fn come(&self, entrance: &Entrance, caller: Caller) -> bool {
         let mut behind = self.behind.lock();
         match behind.iter_mut().find(|(of, _)| of == entrance) {
@@ -101,8 +99,8 @@ impl Arrivals {
         }
     }
 
-    /// Those who came meanwhile and still want it, as many as go together; none
-    /// ends the turn of this entrance.
+    /// Queued callers that still wait, as many as go together; if empty, the turn
+    /// of this entrance ends.
     fn next(&self, entrance: &Entrance) -> Vec<Caller> {
         let mut behind = self.behind.lock();
         let Some(place) = behind.iter().position(|(of, _)| of == entrance) else {
@@ -125,7 +123,7 @@ impl Arrivals {
     }
 
     async fn carry(self, client: Client, lease: LeaseId, entrance: Entrance) {
-        // Whose frames are here already go together with the first.
+        // Callers whose frames are here already go together with the first.
         tokio::task::yield_now().await;
         loop {
             let callers = self.next(&entrance);
@@ -162,7 +160,7 @@ fn is_too_much(answer: &Result<Answer, Error>) -> bool {
     answer.as_ref().is_err_and(|error| error.code() == Code::LimitExceeded)
 }
 
-/// To each caller its part. A failure is everybody's: they asked for the same.
+/// Sends each caller its part. A failure goes to all: they sent the same call.
 fn hand_out(answer: &Result<Answer, Error>, callers: Vec<Caller>) {
     let mut parts = match answer {
         Ok(Answer { outcome: Outcome::Round(RoundOutcome::Arrived(parts)), .. }) => parts.iter(),
@@ -174,7 +172,7 @@ fn hand_out(answer: &Result<Answer, Error>, callers: Vec<Caller>) {
         {
             *part = parts.by_ref().take(arrivals.len()).cloned().collect();
         }
-        // Whoever has gone does not care.
+        // The caller may have gone.
         let _ = reply.send(answer);
     }
 }

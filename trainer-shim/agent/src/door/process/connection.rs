@@ -39,21 +39,21 @@ use super::watchdog::{Act, Watched};
 
 /// Most bytes of calls of one program that are not answered yet.
 const IN_FLIGHT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// How often it is looked whether somebody is silent.
+/// How often silent processes are looked for.
 const TICK: Duration = Duration::from_millis(250);
 /// How long what a program had sent may take to arrive once it has ended while
 /// another one holds its socket: it is on this host.
 const REMAINS_TIME_MAX: Duration = Duration::from_millis(5);
-/// How long the end of a program that has closed its connection may take to be
-/// seen, before it is told as one that nobody saw.
+/// How long the exit of a program that has closed its connection may take to be
+/// seen, before its end is reported with the exit unseen.
 const EXIT_SEEN_TIME_MAX: Duration = Duration::from_millis(2);
 /// How long a question for the open rounds waits for other programs that ask the
 /// same.
 const COMPANY_TIME: Duration = Duration::from_millis(20);
-/// How long a program may take to read the last word.
+/// How long a program may take to read its last frame.
 const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// What is done for as long as a program wants it.
+/// A wait, watch or subscription, for as long as the program wants it.
 type Lasting = BoxFuture<'static, Result<(), holdfast_client::Error>>;
 
 /// A program whose connection is served.
@@ -61,8 +61,8 @@ struct Connection {
     lease_holder: LeaseHolder,
     id: ConnectionId,
     outbox: Outbox,
-    /// Calls after which somebody's life is another one: they are seen to their
-    /// end, whatever becomes of the connection.
+    /// Calls that begin or end an incarnation: they run to their end, whatever
+    /// becomes of the connection.
     errands: FuturesUnordered<BoxFuture<'static, Done>>,
     calls: FuturesUnordered<BoxFuture<'static, Done>>,
     in_flight_bytes: usize,
@@ -84,7 +84,6 @@ enum Came {
     Read(Result<ReadAnswer, holdfast_client::Error>),
 }
 
-/// Why a connection ends.
 #[derive(Debug)]
 enum Ending {
     /// The program closed it, or is gone.
@@ -108,12 +107,12 @@ pub async fn refuse(writer: &mut OwnedWriteHalf, reason: String) {
     }
 }
 
-/// Why the store does not answer; none while it does. None for a program that does
-/// not understand it.
+/// Why the store does not answer; `None` while it does. The receiver is `None` for a program that
+/// does not understand it.
 type Outage = Option<watch::Receiver<Option<String>>>;
 
-/// Tells a program that waits to be welcomed why the store does not answer, for as
-/// long as it is awaited.
+/// Sends a program that waits for its welcome the reason why the store does not answer,
+/// for as long as it is polled.
 pub async fn tell_why_not(writer: &mut OwnedWriteHalf, outage: Outage) -> Infallible {
     let Some(mut outage) = outage else { return std::future::pending().await };
     outage.mark_changed();
@@ -185,12 +184,12 @@ pub async fn run(
         Ending::Closed(_) | Ending::Broken(_) | Ending::Cut => None,
     };
     connection.finish_errands(matches!(ending, Ending::Stopped)).await;
-    // A socket that closes says little: the program may still run.
+    // A closing socket proves little: the program may still run.
     let is_over = matches!(ending, Ending::LeaseLost | Ending::Stopped);
     let exit_seen = tokio::time::timeout(EXIT_SEEN_TIME_MAX, peer.ended()).await.is_ok();
     let participants = lease_holder.leave(id, exit_seen);
     note(&ending, &participants, &peer);
-    // Of a lease that has ended, or is given back, all ends.
+    // When the lease has ended, or is given back, report all ends.
     if !is_over {
         let watched = connection.watched.lock().clone();
         let death =
@@ -204,7 +203,7 @@ pub async fn run(
     }
 }
 
-/// How an incarnation ended whose program is gone.
+/// How an incarnation ended, when its program is gone.
 fn cause(watched: Option<&Watched>) -> Cause {
     match watched.and_then(Watched::ended_for) {
         Some(silent) => Cause::Unresponsive { silent_ms: milliseconds(silent) },
@@ -254,7 +253,8 @@ impl Connection {
                 Some(done) = self.calls.next() => self.came_back(done),
                 () = peer.ended() => break,
                 now = ticks.tick() => {
-                    // One that was frozen itself has heard nobody meanwhile.
+                    // An agent that was frozen itself has heard no heartbeat in
+                    // that time.
                     let passed = now.duration_since(last_tick).min(TICK * 2);
                     last_tick = now;
                     if self.climb(passed, peer) {
@@ -266,8 +266,8 @@ impl Connection {
         self.remains(frames).await.unwrap_or(Ending::Closed("it has ended"))
     }
 
-    /// What a program had sent before its end is in the socket. Another one may
-    /// hold that, so that nothing says where it ends.
+    /// Reads what a program had sent before its end from the socket. Another
+    /// process may hold it, so that its end is not seen.
     async fn remains(&mut self, frames: &mut Frames<BufReader<OwnedReadHalf>>) -> Option<Ending> {
         let remains = async {
             loop {
@@ -459,8 +459,8 @@ impl Connection {
         self.in_flight_bytes += bytes;
         let lease_holder = self.lease_holder.clone();
         let lasting = errand != Errand::Other;
-        // Whoever begins or ends an incarnation has to hear how it went: its answer is
-        // awaited longer than the program itself may care for.
+        // The outcome of the begin or end of an incarnation must be known: its answer is awaited
+        // longer than the program itself may care for.
         let deadline = if lasting { Deadline::never() } else { deadline(within_ms) };
         let call = async move {
             let answer = match command {
@@ -511,7 +511,7 @@ impl Connection {
                         Err(problem) => return vec![FromAgent::problem(seq, problem)],
                     };
                     if let Some((process, incarnation)) = participant.filter(|_| ended.is_none()) {
-                        // Watched from here on, whether it gives a sign or not.
+                        // Watched from here on, whether it sends heartbeats or not.
                         let heartbeat = Heartbeat { process, incarnation, ..Heartbeat::default() };
                         self.watched.lock().insert((process, incarnation), Watched::new(heartbeat));
                     }
@@ -536,8 +536,8 @@ impl Connection {
         }
     }
 
-    /// Sees to the end what begins or ends an incarnation. What the agent's own end
-    /// leaves undone ends with the lease.
+    /// Finishes calls that begin or end an incarnation. What is unfinished at the agent's own end
+    /// ends with the lease.
     async fn finish_errands(&mut self, stopped: bool) {
         self.calls.clear();
         let lease = self.lease_holder.lease.clone();
@@ -563,7 +563,6 @@ fn registered(answer: &Answer) -> Option<Participant> {
     }
 }
 
-/// A failure as it travels.
 fn problem(error: holdfast_client::Error) -> Problem {
     match error {
         holdfast_client::Error::Refused(problem) => *problem,
@@ -575,14 +574,13 @@ fn problem(error: holdfast_client::Error) -> Problem {
     }
 }
 
-/// Hands on what waits, and tells of renewals and outages.
 async fn write(
     mut writer: OwnedWriteHalf,
     mut queue: Queue,
     mut until: watch::Receiver<Duration>,
     mut outage: Outage,
 ) -> io::Result<()> {
-    // One that lasts is told at once.
+    // An outage in progress is reported at once.
     if let Some(outage) = outage.as_mut().filter(|outage| outage.borrow().is_some()) {
         outage.mark_changed();
     }

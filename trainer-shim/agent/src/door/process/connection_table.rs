@@ -1,5 +1,5 @@
-//! Whose processes are whose, and who is told what of the lease's feed. Pure:
-//! no socket, no clock, no task.
+//! Which connection each process belongs to, and what it gets of the lease's
+//! feed. Pure: no socket, no clock, no task.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::relay::Participant;
 /// included.
 pub const PARTICIPANTS_MAX: usize = 1_024;
 
-/// A connection.
+/// Number of a connection, unique within its lease.
 pub type ConnectionId = u64;
 
 /// Everything that hangs on one lease.
@@ -23,8 +23,8 @@ pub struct ConnectionTable {
     last: ConnectionId,
     entries: BTreeMap<ConnectionId, Entry>,
     owners: BTreeMap<Participant, ConnectionId>,
-    /// Ends that were told, by process: the latest. One may be told before the
-    /// registration's answer is here.
+    /// The latest end of each process, as the feed reported it. It may come
+    /// before the registration's answer.
     ended: BTreeMap<ProcessId, Ended>,
     rosters: Rosters<Members>,
     since: Revision,
@@ -39,7 +39,7 @@ struct Entry {
 }
 
 impl ConnectionTable {
-    /// A connection comes.
+    /// Adds a connection.
     pub fn sit(&mut self) -> ConnectionId {
         self.last += 1;
         self.entries.insert(self.last, Entry::default());
@@ -74,7 +74,7 @@ impl ConnectionTable {
         self.entries.get(&id).map_or_else(Vec::new, |id| id.participants.keys().copied().collect())
     }
 
-    /// Whether an incarnation has ended, as far as the feed has told: what its program says
+    /// Whether an incarnation has ended, as far as the feed has reported: what its program says
     /// may be newer.
     pub fn has_ended(&self, participant: Participant) -> bool {
         self.ended.get(&participant.0).is_some_and(|ended| ended.incarnation >= participant.1)
@@ -112,7 +112,7 @@ impl ConnectionTable {
             .map(|(participant, _)| *participant)
     }
 
-    /// An incarnation was registered by a connection. Answers its end, if that was told
+    /// Records an incarnation that a connection registered. Returns its end, if that was reported
     /// already.
     pub fn registered(
         &mut self,
@@ -174,7 +174,7 @@ impl ConnectionTable {
             }
         }
         for ended in feed.ended {
-            // Of several that ended since the last feed it names the latest alone.
+            // Of several ended incarnations since the last feed, it names only the latest.
             let all = (ended.process, 0)..=(ended.process, ended.incarnation);
             for (participant, owner) in self.owners.range(all) {
                 let id = self.entries.get_mut(owner);
@@ -276,7 +276,8 @@ mod tests {
             pieces.iter().map(|(_, p)| (p.decisions.len(), p.closed.len())).collect();
         assert_eq!(counts, [(1, 1), (2, 1)]);
         assert!(pieces.iter().all(|(_, piece)| piece.closed[0].members.is_some()));
-        // The store leaves out what the agent knows; whoever has it gets it from nobody.
+        // The store leaves out what the agent has; a connection without it must get it from the
+        // agent.
         let late = table.sit();
         assert_eq!(table.registered(late, (3, 13)), Ok(None));
         let mut again = all(6);

@@ -1,5 +1,5 @@
-//! What happens in the job, for the programs of this host that want to know:
-//! the agent subscribes once for all of them.
+//! Events of the job, for the programs of this host that subscribe: the agent
+//! subscribes once for all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use tokio_util::task::TaskTracker;
 
 use super::outbox::Outbox;
 
-/// Pages that wait for the slowest program; one that is further behind reads
-/// them from the store.
+/// Pages that wait for the slowest program; one that lags further reads them from
+/// the store.
 const PAGES_MAX: usize = 256;
 /// Events that are read at once.
 const PAGE_EVENTS_MAX: u64 = 1_000;
-/// How long the subscription stays when nobody hears it any more.
+/// How long the subscription stays without subscribers.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(1);
 
 type Pages = broadcast::Sender<Result<Arc<EventsPage>, Error>>;
 
-/// The one subscription, while somebody hears it. Cheap to clone.
+/// The one subscription, while it has subscribers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Events {
     client: Client,
@@ -36,16 +36,16 @@ pub struct Events {
 }
 
 impl Events {
-    /// Of a job; ends at `stop`.
+    /// Events of a job; ends at `stop`.
     pub fn new(client: Client, job: Name, stop: CancellationToken, tasks: TaskTracker) -> Events {
         Events { client, job, live: Arc::default(), stop, tasks }
     }
 
-    /// Hands a program what is behind a revision, as it happens. Answers why that
-    /// ends.
+    /// Sends a program the events after a revision, as they happen. Returns why
+    /// that ends.
     pub async fn follow(&self, mut after: Revision, seq: u64, outbox: &Outbox) -> Error {
         loop {
-            // In this order: what is told from now on, and then what was before.
+            // In this order: subscribe to new events, then read the earlier ones.
             let mut told = self.subscribe(after);
             loop {
                 match self.read(after).await {
@@ -64,15 +64,15 @@ impl Events {
                 match told.recv().await {
                     Ok(Ok(page)) => self.hand_on(&page, &mut after, seq, outbox).await,
                     Ok(Err(error)) => return error,
-                    // Too far behind, or the subscription has ended meanwhile.
+                    // Lagged too far, or the subscription has ended.
                     Err(_) => break,
                 }
             }
         }
     }
 
-    /// What is behind a revision of a page, once the program has read what came
-    /// before.
+    /// Sends the part of a page after a revision, once the program has read what
+    /// came before.
     async fn hand_on(&self, page: &EventsPage, after: &mut Revision, seq: u64, outbox: &Outbox) {
         if page.upto <= *after {
             return;
@@ -97,7 +97,7 @@ impl Events {
         }
     }
 
-    /// From here on; the first one begins behind what it has.
+    /// Subscribes from here on; the first subscription begins after `after`.
     fn subscribe(&self, after: Revision) -> broadcast::Receiver<Result<Arc<EventsPage>, Error>> {
         let mut live = self.live.lock();
         if let Some(pages) = live.as_ref() {
@@ -117,7 +117,6 @@ impl Events {
     }
 }
 
-/// Tells all programs, until none hears it any more.
 async fn listen(
     client: Client,
     job: Name,
@@ -134,7 +133,7 @@ async fn listen(
             },
             () = tokio::time::sleep(IDLE_TIME_MAX) => {
                 let mut live = live.lock();
-                // Under the lock nobody joins.
+                // Under the lock no program joins.
                 if pages.receiver_count() == 0 {
                     *live = None;
                     return Ok(());

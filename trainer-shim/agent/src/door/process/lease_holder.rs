@@ -1,4 +1,4 @@
-//! The time of one lease: its feed is read and handed out, and deaths are told.
+//! Serves one lease: reads and hands out its feed, and reports deaths.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,9 +32,7 @@ use super::watchdog::Watched;
 /// About what a process takes in a report.
 const PROCESS_BYTES: usize = 96;
 
-/// From one try to tell deaths to the next.
 const DEATHS_PAUSE: Duration = Duration::from_secs(1);
-/// Deaths that are told in one command, at most.
 const DEATHS_PER_COMMAND_MAX: usize = 4_096;
 
 /// How long a program whose process has ended, and which still holds something,
@@ -58,7 +56,7 @@ pub struct Death {
     pub exit_seen: bool,
 }
 
-/// One lease, and who hangs on it. Cheap to clone.
+/// One lease, and the connections that depend on it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LeaseHolder {
     pub lease: Lease,
@@ -66,18 +64,17 @@ pub struct LeaseHolder {
     /// Unbounded in type only: a connection dies once, with its incarnations.
     deaths: mpsc::UnboundedSender<Death>,
     arrivals: Arrivals,
-    /// What happens in the job.
+    /// Events of the job.
     pub events: Events,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// The connections.
 #[derive(Debug, Default)]
 struct Connections {
     table: ConnectionTable,
     places: BTreeMap<ConnectionId, Place>,
-    /// Programs whose connections have gone, and whose exit nobody has seen yet.
+    /// Programs whose connections have gone, and whose exit was not seen yet.
     gone: Vec<(Arc<Peer>, Vec<Participant>)>,
     /// Incarnations whose programs were seen to exit, the latest.
     exited: VecDeque<Participant>,
@@ -91,19 +88,19 @@ struct Connections {
 pub struct Place {
     /// Where its frames go.
     pub outbox: Outbox,
-    /// How its processes are doing, those that live. Locked after the connections.
+    /// How its live processes are doing. Locked after the connections.
     pub watched: Arc<Mutex<BTreeMap<Participant, Watched>>>,
     /// The process id of its program.
     pub pid: Option<u32>,
-    /// Its program.
+    /// The program at the other end.
     pub peer: Arc<Peer>,
 }
 
 impl Place {
-    /// Nobody is watched for an incarnation that has ended.
+    /// Stops watching incarnations that have ended.
     fn forget(&self, ended: &[Ended]) {
         let over = |&(process, incarnation): &Participant| {
-            // Of several that ended it names the latest alone.
+            // Of several ended incarnations, it names only the latest.
             ended.iter().any(|end| end.process == process && incarnation <= end.incarnation)
         };
         self.watched.lock().retain(|participant, _| !over(participant));
@@ -150,7 +147,7 @@ impl LeaseHolder {
         lease_holder
     }
 
-    /// A connection comes.
+    /// Adds a connection.
     pub fn sit(&self, place: Place) -> ConnectionId {
         let mut connections = self.connections.lock();
         let id = connections.table.sit();
@@ -190,8 +187,8 @@ impl LeaseHolder {
         alive
     }
 
-    /// The lease is about to be given back: tells the cluster of all exits that were
-    /// seen, so that nobody has to wait for what these processes held.
+    /// The lease is about to be given back: reports all exits that were seen, so that no process
+    /// waits for what these held.
     pub async fn tell_last_exits(&self, within: Duration) {
         let gone: Vec<(Arc<Peer>, Vec<Participant>)> = self.connections.lock().gone.clone();
         let ended = gone.into_iter().map(async |(peer, participants)| {
@@ -300,13 +297,12 @@ impl LeaseHolder {
         all.into_iter().take(PROCESSES_MAX).take_while(fits).collect()
     }
 
-    /// Works on who is whose.
+    /// Runs `work` on the connection table.
     pub fn table<T>(&self, work: impl FnOnce(&mut ConnectionTable) -> T) -> T {
         work(&mut self.connections.lock().table)
     }
 
-    /// Tells a connection something, with what must come right behind it.
-    /// Nothing of the feed comes in between.
+    /// Sends a connection frames, with no frame of the feed between them.
     pub fn tell(
         &self,
         id: ConnectionId,
@@ -341,15 +337,15 @@ impl LeaseHolder {
         self.arrivals.arrive(client, lease.id(), entrance, arrivals, deadline, spawn).await
     }
 
-    /// A task that the agent's end waits for: whoever spawns it ends it.
+    /// A task that the agent's end waits for: the caller must end it.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         self.tasks.spawn(task)
     }
 
-    /// Lives have ended, and the cluster has to know.
+    /// Incarnations have ended: reports them to the cluster.
     pub fn died(&self, participants: impl IntoIterator<Item = Death>) {
         for death in participants {
-            // Whoever told them has ended with the lease, and they with it.
+            // The receiver has ended with the lease, and the incarnations with it.
             let _ = self.deaths.send(death);
         }
     }
@@ -374,8 +370,8 @@ async fn read_feed(lease_holder: LeaseHolder) {
     }
 }
 
-/// Tells the cluster that these processes have exited, until it has heard it, or
-/// has decided that it needs not know.
+/// Reports to the cluster that these processes have exited, until it acknowledges
+/// that, or refuses it for good.
 async fn report_exits(lease: &Lease, participants: &[Participant]) {
     for some in participants.chunks(RELEASES_OF_ALL_MAX as usize) {
         report_some_exits(lease, some).await;
@@ -397,7 +393,7 @@ async fn report_some_exits(lease: &Lease, participants: &[Participant]) {
     }
 }
 
-/// Those that die while a command is under way are told together in the next.
+/// Deaths during a command are reported together in the next.
 async fn tell_deaths(lease: Lease, mut dead: mpsc::UnboundedReceiver<Death>) {
     let mut waiting = Vec::new();
     while dead.recv_many(&mut waiting, DEATHS_PER_COMMAND_MAX).await > 0 {

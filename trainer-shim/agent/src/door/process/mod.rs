@@ -1,20 +1,20 @@
 //! The door for programs that use the library
-//! ([`holdfast_trainer_shim::Host::attach`]): one lease for all processes of
-//! the host, and their deaths told at once.
+//! ([`holdfast_trainer_shim::Host::attach`]): one lease for all processes of the
+//! host, and their deaths reported at once.
 //!
 //! A program's connection is the incarnation of the processes that it registers
-//! there. When it closes, or the program ends although somebody else (a forked
-//! child) holds its end of the socket, the cluster is told that they are gone:
-//! survivors hear of it after one commit, not after the lease's TTL.
+//! there. When it closes, or the program ends although another process (a forked
+//! child) holds its end of the socket, the cluster is notified that they are
+//! gone: survivors hear of it after one commit, not after the lease's TTL.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`serve`] | the door itself: the lease, taken when the first program comes |
-//! | `lease_holder` | the time of one lease: its feed read, deaths told |
+//! | `lease_holder` | serves one lease: its feed read, deaths reported |
 //! | `connection` | the socket loop of one program |
 //! | `events` | what happens in the job: one subscription for all programs |
-//! | [`connection_table`] | pure: whose processes are whose, and who is told what |
-//! | [`relay`] | pure: what a program may say, and in whose name |
+//! | [`connection_table`] | pure: which connection owns a process, and what it gets of the feed |
+//! | [`relay`] | pure: what a program may say, and for which processes |
 //! | [`arrivals`] | arrivals of several programs at one round go together |
 //! | [`watchdog`] | pure: what becomes of a process that falls silent |
 //! | `outbox` | what waits for a program that reads slowly |
@@ -22,13 +22,13 @@
 //!
 //! # What holds
 //!
-//! * A connection speaks for the processes that were registered on it, and for
-//!   nobody else.
-//! * What a program had sent before its end is handled before its end is told:
-//!   whoever left has left. Several ends that wait together are one command.
+//! * A connection speaks only for the processes that were registered on it.
+//! * What a program had sent before its end is handled before its end is
+//!   reported: a process that has left stays left. Several ends that wait
+//!   together are one command.
 //! * Outcomes and ends reach a program in the order of the log, on one stream.
 //! * A program that does not read, asks for too much, or sends what cannot be
-//!   understood is cut off, with the reason in the log; nobody else notices.
+//!   understood is cut off, with the reason in the log; no other program notices.
 
 pub mod arrivals;
 mod connection;

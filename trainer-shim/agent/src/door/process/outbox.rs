@@ -1,4 +1,4 @@
-//! What waits for a program that reads slowly.
+//! Frames queued for a program that reads slowly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ const QUEUED_BYTES_MAX: usize = FROM_AGENT_BYTES_MAX + 16 * 1024 * 1024;
 
 /// With more bytes than that waiting, watches and subscriptions pause.
 const LASTING_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// From one look for room to the next.
+/// Pause between two looks for room.
 const ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Frames for one program. Cheap to clone.
@@ -28,7 +28,7 @@ pub struct Outbox {
     cut: CancellationToken,
 }
 
-/// The other end.
+/// The receiving end.
 #[derive(Debug)]
 pub struct Queue {
     frames: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -46,8 +46,8 @@ impl Outbox {
         )
     }
 
-    /// A piece of something that may wait itself until there is room: it is no
-    /// reason to cut anybody off.
+    /// A piece of something that can wait itself until there is room: the program
+    /// is not cut off for it.
     pub async fn tell_in_turn(&self, seq: u64, body: ReplyBody) {
         let _turn = self.turn.lock().await;
         while self.queued.load(Ordering::Relaxed) > LASTING_BYTES_MAX {
@@ -56,12 +56,12 @@ impl Outbox {
         self.tell(seq, body);
     }
 
-    /// What a call came to, or a piece of it.
+    /// Queues the answer to a call, or a piece of it.
     pub fn tell(&self, seq: u64, body: ReplyBody) {
         self.push(&FromAgent::Told { seq, body: Box::new(body) });
     }
 
-    /// Puts a frame behind the others.
+    /// Queues a frame.
     pub fn push(&self, frame: &FromAgent) {
         match encode(frame, FROM_AGENT_BYTES_MAX) {
             Ok(frame) => {
@@ -70,7 +70,7 @@ impl Outbox {
                     warn!("a program has not read {before} bytes that wait for it: it is cut off");
                     self.cut.cancel();
                 } else {
-                    // One whose socket is broken reads nothing.
+                    // A program with a broken socket reads nothing.
                     let _ = self.frames.send(frame);
                 }
             }
@@ -83,7 +83,7 @@ impl Outbox {
 }
 
 impl Queue {
-    /// The next frame; none once nobody puts any more. May be dropped and
+    /// The next frame; `None` once all senders are gone. May be dropped and
     /// called again.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         let frame = self.frames.recv().await?;

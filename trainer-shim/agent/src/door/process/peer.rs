@@ -18,14 +18,14 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The program that has connected a socket. `pid`: its number, as the
-    /// kernel tells it; none if it is in another process namespace. Its end is
-    /// heard from its socket in any case.
+    /// The program that has connected a socket. `pid`: its number, as the kernel
+    /// reports it; `None` if it is in another process namespace. Its end is seen
+    /// at its socket in any case.
     ///
-    /// Linux before 6.5 has no descriptor of whoever connected
-    /// (`SO_PEERPIDFD`), so that its number is asked for there. If it has ended
-    /// before that, another program may have got its number, and is taken for it
-    /// until the socket closes: that one's end would be told as its own.
+    /// Linux before 6.5 has no descriptor of the connected process
+    /// (`SO_PEERPIDFD`): it is looked up there by its number. If it ended before
+    /// that, another program with its number is taken for it until the socket
+    /// closes, and that one's end is reported as its own.
     pub fn of(socket: &impl AsFd, pid: Option<i32>) -> Peer {
         match getsockopt(socket, sockopt::PeerPidfd) {
             Ok(pidfd) => Peer::new(pid, Some(pidfd)),
@@ -50,7 +50,7 @@ impl Peer {
         Peer { pid: pid.filter(|pid| *pid > 0), pidfd: pidfd.and_then(watched) }
     }
 
-    /// Its process id.
+    /// Its process id, where known.
     pub fn pid(&self) -> Option<i32> {
         self.pid
     }

@@ -1,4 +1,4 @@
-//! What a program may say over its connection, and in whose name. Pure.
+//! What a program may say over its connection, and for which processes. Pure.
 
 use holdfast_api::{
     Arrival, CallId, Cause, Code, Command, Incarnation, LeaseId, Name, Problem, ProcessCommand,
@@ -13,21 +13,21 @@ pub type Participant = (ProcessId, Incarnation);
 pub enum Errand {
     /// An incarnation begins, and will belong to the connection.
     Register {
-        /// Of this process, or of a new one.
+        /// The registered process; `None` for a new one.
         process: Option<ProcessId>,
         /// Also in the place of one that is alive at another connection.
         takeover: bool,
     },
     /// These participants end, as the program wishes.
     End(Vec<Participant>),
-    /// What it holds is released: to be seen to its end.
+    /// What it holds is released: run to its end.
     Release,
-    /// It changes nothing about who belongs to whom.
+    /// It changes no ownership of processes.
     Other,
 }
 
-/// Whether a command may be handed on. `owns` says whether an incarnation belongs to
-/// the connection.
+/// Whether a command may be handed on. `owns` answers whether an incarnation belongs to the
+/// connection.
 pub fn command(
     command: &Command,
     (lease, scope): (LeaseId, &Scope),
@@ -143,7 +143,7 @@ fn of_job(job: &Name, own: &Scope) -> Result<(), Problem> {
     Err(Problem::refused(Code::Conflict, text))
 }
 
-/// What a program can know of an end: what others decide is theirs to tell.
+/// Checks that a program can know this cause: it may not report decisions of others.
 fn own_cause(cause: &Cause) -> Result<(), Problem> {
     match cause {
         Cause::Left

@@ -1,6 +1,6 @@
-//! The door itself: the lease with which this host holds its run, from the start
-//! to the end, whoever comes. Given back for good at the end, the last one's ends
-//! the run.
+//! The door itself: the lease with which this host holds its run, from start to
+//! end, with or without programs. It is given back at the end; the last lease's
+//! end ends the run.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,9 +27,7 @@ use crate::keeper::state::Notes;
 const PROGRAMS_MAX: usize = 1_024;
 /// How long the connections may take to end when the agent does.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
-/// From one try to get the lease back to the next.
 const KEEP_PAUSE: Duration = Duration::from_secs(1);
-/// Longest wait for a lease.
 const GRANT_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// How the door holds its lease.
@@ -42,14 +40,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// How a lease is asked for.
+    /// Terms of the lease that is asked for.
     pub fn of_lease(&self) -> HostOptions {
         let Options { host, lease_ttl, .. } = self.clone();
         HostOptions { host, ttl: lease_ttl, patience: GRANT_TIME_MAX, open_run: false }
     }
 }
 
-/// Whether nobody can hold the run any more, whatever is mended.
+/// Whether the run can be held no longer, by any host.
 fn is_over(error: &Error) -> bool {
     matches!(error.code(), Code::Fenced | Code::RunNotFound | Code::JobNotFound)
 }
@@ -67,9 +65,9 @@ struct Shared {
     options: Options,
     notes: Notes,
     lease_holder: Mutex<Option<LeaseHolder>>,
-    /// Held by whoever looks after the lease: takes one, or gives it back.
+    /// Held while a task takes the lease or gives it back.
     granting: tokio::sync::Mutex<()>,
-    /// Why the store does not answer; none while it does.
+    /// Why the store does not answer; `None` while it does.
     outage: watch::Sender<Option<String>>,
     programs: Arc<Semaphore>,
     programs_ever: AtomicUsize,
@@ -108,7 +106,7 @@ impl Door {
     }
 
     /// Serves a program that asked for it with a line, until its end. `pid` is
-    /// its process id, as the kernel tells it.
+    /// its process id, as the kernel reports it.
     pub async fn serve(
         &self,
         reader: BufReader<OwnedReadHalf>,
@@ -205,8 +203,8 @@ impl Door {
         lease_holder.as_ref().map(|lease_holder| lease_holder.lease.id())
     }
 
-    /// Keeps the run for as long as it is awaited: a lease that expired is taken
-    /// anew while the run goes on.
+    /// Keeps the run while it is polled: a lease that expired is taken anew while
+    /// the run goes on.
     pub async fn keep(&self) {
         loop {
             match self.lease_holder().await {
@@ -221,13 +219,13 @@ impl Door {
         }
     }
 
-    /// Tells the programs why the store does not answer, or, with nothing, that it
+    /// Sends the programs the reason why the store does not answer, or, with `None`, that it
     /// answers again.
     pub fn tell_outage(&self, cause: Option<String>) {
         self.shared.outage.send_replace(cause);
     }
 
-    /// Why this host does not hold the run any more; none while it does.
+    /// Why this host does not hold the run any more; `None` while it does.
     pub fn lost(&self) -> Option<&str> {
         self.shared.lost.get().map(String::as_str)
     }
@@ -259,14 +257,15 @@ impl Door {
         let _all = self.shared.programs.acquire_many(all).await;
     }
 
-    /// Ends all connections and gives the lease back: whatever is still
-    /// registered ends with it.
+    /// Ends all connections and gives the lease back: processes still registered
+    /// end with it.
     pub async fn close(&self) {
         let Shared { lease_holder, granting, stop, connections, tasks, .. } = self.shared.as_ref();
         stop.cancel();
         connections.close();
         tasks.close();
-        // What a program said before is handled first: who left has left.
+        // Messages that a program sent before are handled first: a process that
+        // has left stays left.
         let _ = tokio::time::timeout(CLOSE_TIME_MAX, connections.wait()).await;
         let turn = granting.lock().await;
         let last = lease_holder.lock().take();

@@ -1,6 +1,6 @@
-//! What becomes of a process that falls silent: it is reported, told, asked to
-//! end, and ended. Pure: whoever holds it says how much time has passed, in
-//! steps so short that an agent that was frozen itself blames nobody.
+//! Actions for a process that falls silent: it is reported, warned, asked to end,
+//! and killed. Pure: the caller passes the elapsed time, in steps so short that
+//! no process is blamed for a freeze of the agent itself.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use holdfast_api::{AgentProcess, Health};
 use holdfast_trainer_shim::link::Heartbeat;
 
-/// Longest pause, whatever a program says.
+/// Longest pause that a program may ask for.
 pub const PAUSE_MAX: Duration = Duration::from_secs(3_600);
 /// Longest time that a program can keep its end off.
 pub const CRITICAL_MAX: Duration = Duration::from_secs(600);
 
-/// Silence of a main thread that is told to operators: shorter ones come with
+/// Silence of a main thread that is reported to operators: shorter ones come with
 /// every loop that waits for its data.
 pub const MAIN_THREAD_TOLD_MIN: Duration = Duration::from_secs(5);
 
@@ -21,18 +21,18 @@ pub const MAIN_THREAD_TOLD_MIN: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Watched {
     heartbeat: Heartbeat,
-    /// Since the last sign of any kind.
+    /// Time since the last heartbeat.
     quiet: Duration,
-    /// Since the last progress, of a program that tells.
+    /// Time since the last progress, of a program that reports progress.
     idle: Option<Duration>,
     /// Since the latest call began.
     since_call: Duration,
     paused: Duration,
     critical: Duration,
-    /// For how long its main thread has been silent, of a program that tells:
+    /// How long its main thread has been silent, if the program reports that:
     /// without pauses.
     main_thread: Option<Duration>,
-    /// It has given a sign since it was looked at last.
+    /// A heartbeat came since the last tick.
     heard: bool,
     stage: Stage,
 }
@@ -40,33 +40,33 @@ pub struct Watched {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Lively,
-    /// It was told.
+    /// It was warned.
     Silent,
     /// It was asked to end, so long ago, for this: woken up for that, it may send
-    /// signs again.
+    /// heartbeats again.
     Ending {
         since: Duration,
         hang: Hang,
     },
 }
 
-/// What hangs, and for how long it has been silent.
+/// The silent part of a process, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hang {
-    /// The program.
+    /// The whole program.
     Program(Duration),
     /// Its main thread, while the library goes on sending heartbeats.
     MainThread(Duration),
 }
 
-/// What is to be done.
+/// Action for a silent process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Tell it, and report it.
+    /// Warn it, and report it.
     Warn {
         /// How long it has been silent.
         silent: Duration,
-        /// In how long it is asked to end.
+        /// Time until it is asked to end.
         ends_in: Option<Duration>,
     },
     /// Ask it to end: SIGCONT, SIGTERM.
@@ -96,7 +96,7 @@ impl fmt::Display for Hang {
 }
 
 impl Watched {
-    /// From its first sign on.
+    /// Watches from its first heartbeat on.
     pub fn new(heartbeat: Heartbeat) -> Watched {
         let mut watched = Watched {
             heartbeat: Heartbeat::default(),
@@ -110,12 +110,12 @@ impl Watched {
             stage: Stage::Lively,
         };
         watched.hear(heartbeat);
-        // What came before it registered does not count against it.
+        // Silence before it registered does not count against it.
         watched.main_thread = watched.main_thread.map(|_| Duration::ZERO);
         watched
     }
 
-    /// It gives a sign.
+    /// Takes in a heartbeat.
     pub fn hear(&mut self, heartbeat: Heartbeat) {
         let before = std::mem::replace(&mut self.heartbeat, heartbeat);
         let heartbeat = &self.heartbeat;
@@ -150,7 +150,7 @@ impl Watched {
         self.quiet += counted;
         self.idle = self.idle.map(|idle| idle + counted);
         self.main_thread = self.main_thread.map(|silent| silent + counted);
-        // Between two heartbeats nobody knows how the main thread is doing.
+        // Between two heartbeats the state of the main thread is unknown.
         let heard = std::mem::take(&mut self.heard);
         let silent = self.silent();
         let limit = |ms: Option<u64>| ms.map(Duration::from_millis);
@@ -188,7 +188,7 @@ impl Watched {
         }
     }
 
-    /// How long it was silent when it was asked to end; none if that never
+    /// How long it was silent when it was asked to end; `None` if it never
     /// happened.
     pub fn ended_for(&self) -> Option<Duration> {
         match self.stage {
@@ -222,8 +222,8 @@ impl Watched {
         }
     }
 
-    /// For how long its main thread has been silent by its own count, if that is
-    /// worth telling.
+    /// How long its main thread has been silent by its own count, if that is
+    /// worth reporting.
     fn main_thread_silent(&self) -> Option<Duration> {
         let told = Duration::from_millis(self.heartbeat.main_thread_silent_ms?);
         Some(told + self.quiet).filter(|_| told >= MAIN_THREAD_TOLD_MIN)
@@ -246,7 +246,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// What happens in so many seconds, and when.
+    /// Actions in so many seconds, and when.
     fn acts(watched: &mut Watched, seconds: u64) -> Vec<(u64, Act)> {
         let passing = (1..=seconds).map(|second| (second, watched.pass(SECOND)));
         passing.filter_map(|(second, act)| Some((second, act?))).collect()
@@ -332,8 +332,8 @@ mod tests {
         );
     }
 
-    /// A program whose library gives a sign each second, and whose main thread
-    /// says nothing from the start.
+    /// A program whose library sends a heartbeat each second, and whose main
+    /// thread is silent from the start.
     fn stuck(watchdog: Watchdog, paused_ms: u64, second: u64) -> Heartbeat {
         let main_thread_silent_ms = Some(second * 1_000);
         Heartbeat { watchdog, paused_ms, main_thread_silent_ms, ..Heartbeat::default() }

@@ -1,14 +1,14 @@
 //! Which attempt of an in-place restart a client belongs to.
 //!
-//! torchrun that restarts its ranks gives them the same address again. From
-//! torch 2.7 on, nothing in their keys tells the attempts apart (PyTorch relies
-//! on a new store for each), so that ranks read the addresses of those that are
-//! gone. What tells them apart is a variable that torchrun starts each rank
-//! with, and a client says its process id in the first PING that it sends. So
-//! the agent looks there, and gives each attempt a namespace of its own.
+//! torchrun that restarts its ranks gives them the same address again. From torch
+//! 2.7 on, nothing in their keys distinguishes the attempts (PyTorch relies on a
+//! new store for each), so that ranks read the addresses of those that are gone.
+//! A variable that torchrun starts each rank with does, and a client sends its
+//! process id in its first PING. So the agent reads it there, and gives each
+//! attempt a namespace of its own.
 //!
-//! Where that variable cannot be read, the client is of attempt 0 only if that is
-//! certain: nobody is there that could have restarted it. Otherwise it is refused.
+//! Where that variable cannot be read, the client is of attempt 0 only if that is certain: no
+//! launcher could have restarted it. Otherwise it is refused.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -37,19 +37,18 @@ use variables::{Said, Variables};
 
 /// Processes that are read at one time.
 const READS_MAX: usize = 16;
-/// The kernel makes whoever reads a process's variables wait for its memory.
+/// The kernel makes a reader of a process's variables wait for its memory.
 const READ_TIME_MAX: Duration = Duration::from_secs(30);
 /// Processes whose attempts are remembered, the latest.
 const REMEMBERED_MAX: usize = 16_384;
-/// Launchers that are remembered.
 const LAUNCHERS_MAX: usize = 1_024;
-/// What the keys of torchrun itself have in them, whatever launcher carries it.
+/// Part of the keys of torchrun itself, whichever launcher carries it.
 const LAUNCHERS_KEYS: &[u8] = b"torchelastic/";
 /// Clients of unknown attempts that are logged in one interval.
 const COMPLAINTS_MAX: u64 = 32;
 const COMPLAINTS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What was found out about a client's attempt.
+/// Result of the lookup of a client's attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
     /// The process id that it gave.
@@ -59,12 +58,11 @@ pub struct Told {
     attempt: Attempt,
 }
 
-/// What a client's process says of its attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
-    /// This one; 0 for whatever no launcher restarts.
+    /// This one; 0 for processes that no launcher restarts.
     Number(u32),
-    /// It says nothing.
+    /// Its variables are not readable.
     Hidden { why: Hidden, origin: Origin },
 }
 
@@ -134,10 +132,9 @@ impl Hidden {
 /// Finds out the attempts that a door's clients come from.
 #[derive(Debug)]
 pub struct Attempts {
-    /// No launcher restarts its ranks: nobody is asked.
+    /// No launcher restarts its ranks: processes are not read.
     is_single: bool,
-    /// Where the door listens: ranks that were told another address are
-    /// strangers.
+    /// Addresses of the door: ranks with another address are strangers.
     listening: Mutex<Vec<SocketAddr>>,
     reads: Arc<Semaphore>,
     known: Arc<Mutex<Known>>,
@@ -145,7 +142,6 @@ pub struct Attempts {
     complaints: Mutex<Complaints>,
 }
 
-/// What is known of processes that came before.
 #[derive(Debug, Default)]
 struct Known {
     attempts: BTreeMap<Identity, u32>,
@@ -171,7 +167,7 @@ impl Known {
 }
 
 impl Attempts {
-    /// `is_single`: every client is of attempt 0, whatever it looks like.
+    /// `is_single`: every client is of attempt 0.
     pub fn new(is_single: bool) -> Attempts {
         Attempts {
             is_single,
@@ -183,7 +179,7 @@ impl Attempts {
         }
     }
 
-    /// One more address of the door.
+    /// Adds a listening address.
     pub fn listen(&self, address: SocketAddr) {
         let mut listening = self.listening.lock();
         if !listening.contains(&address) {
@@ -191,12 +187,12 @@ impl Attempts {
         }
     }
 
-    /// One less.
+    /// Removes a listening address.
     pub fn stop_listening(&self, address: SocketAddr) {
         self.listening.lock().retain(|other| *other != address);
     }
 
-    /// Asks a client's process, which gave this id; none if all are of attempt 0.
+    /// Reads a client's process, which gave this id; `None` if all are of attempt 0.
     pub fn ask(&self, process: u32) -> Option<BoxFuture<'static, Told>> {
         if self.is_single {
             return None;
@@ -227,8 +223,8 @@ impl Attempts {
         self.known.lock().unseen = true;
     }
 
-    /// Which attempt's keys a client gets that was found to be this; `newest` is
-    /// the newest attempt that anybody of its name came from.
+    /// Which attempt's keys this client gets; `newest` is the newest attempt that
+    /// any client of its name came from.
     pub fn judge(&self, told: Told, newest: u32) -> Result<u32, Unknown> {
         let (why, origin) = match told.attempt {
             Attempt::Number(attempt) => return Ok(attempt),
@@ -268,7 +264,7 @@ impl Known {
     }
 }
 
-/// Clients come again and again until they give up: what is said of each is
+/// Clients come again and again until they give up: log lines about each are
 /// bounded.
 #[derive(Debug, Default)]
 struct Complaints {
@@ -334,7 +330,7 @@ fn look(
         (before, known.launchers.clone())
     };
     match before {
-        // It said so when it came before.
+        // Known from its earlier connection.
         Some(attempt) => told(Attempt::Number(attempt)),
         None => told(Attempt::Hidden { why, origin: origin(process, ports, &launchers) }),
     }
@@ -383,7 +379,7 @@ mod tests {
             attempts.meet_key(&launcher, b"/id/torchelastic/role_info/0");
             let unknown = attempts.judge(hidden(Origin::Unseen), 0).unwrap_err().to_string();
             assert!(unknown.contains("a launcher like torchrun"), "{unknown}");
-            // One that can be seen is nobody's rank.
+            // A process that no launcher started is no rank.
             assert_eq!(attempts.judge(hidden(Origin::Unrestarted), 0), Ok(0));
         }
     }
@@ -436,8 +432,8 @@ mod tests {
             tokio::task::yield_now().await;
         }
         child.kill().unwrap();
-        // Not waited for yet it is a process that shows nothing, as one that wrote
-        // over its variables. What it said before still counts.
+        // A process that is not waited for yet shows no variables, as one that wrote over them.
+        // Its earlier answer still counts.
         loop {
             let told = look_at(child.id(), 1, Known::default()).await;
             if let Attempt::Hidden { origin, .. } = told.attempt {

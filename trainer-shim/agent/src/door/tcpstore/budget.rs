@@ -42,7 +42,7 @@ impl Budget {
     }
 }
 
-/// What one connection holds; given back when dropped.
+/// Bytes that one connection holds; given back when dropped.
 #[derive(Debug)]
 pub struct Account {
     budget: Budget,

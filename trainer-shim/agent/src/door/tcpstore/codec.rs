@@ -117,9 +117,9 @@ pub enum Message {
     CompareSet {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// What must be there; empty also matches an absent key.
+        /// Value that must be there; empty also matches an absent key.
         expected: Blob,
-        /// What to put there.
+        /// Value to put there.
         desired: Blob,
     },
     /// Answered with [`Reply::Value`], empty if the key is absent.
@@ -136,12 +136,12 @@ pub enum Message {
     },
     /// Whether all keys exist; answered with [`Reply::Checked`].
     Check {
-        /// The keys.
+        /// Keys to look for.
         keys: Vec<Blob>,
     },
     /// Answered with [`Reply::Released`] once all keys exist.
     Wait {
-        /// The keys.
+        /// Keys that must exist.
         keys: Vec<Blob>,
     },
     /// Answered with [`Reply::Number`].
@@ -160,7 +160,7 @@ pub enum Message {
     },
     /// Answered with [`Reply::Values`].
     MultiGet {
-        /// The keys.
+        /// Keys to read.
         keys: Vec<Blob>,
     },
     /// Sets several keys; not answered.
@@ -199,14 +199,14 @@ pub enum Message {
     Barrier {
         /// The key of the counter.
         key: Blob,
-        /// Arrivals that release everybody.
+        /// Number of arrivals that release all.
         world_size: i64,
     },
 }
 
 impl Message {
-    /// Whether clients send it again and again beside their work, or without
-    /// any: heartbeats, and whoever waits by asking.
+    /// Whether clients send it repeatedly beside their work, or while idle:
+    /// heartbeats, and waits by polling.
     pub fn is_poll(&self) -> bool {
         matches!(
             self,
@@ -268,7 +268,7 @@ impl Message {
         self
     }
 
-    /// Its operation.
+    /// Operation of the message.
     pub fn op(&self) -> Op {
         match self {
             Message::Validate => Op::Validate,
@@ -345,25 +345,25 @@ pub enum Reply {
     Checked(bool),
     /// To WAIT and BARRIER.
     Released,
-    /// To CANCEL_WAIT.
+    /// Reply to CANCEL_WAIT.
     Cancelled,
-    /// To PING.
+    /// Reply to PING.
     Pong(u32),
     /// To MULTI_GET: one for each key asked, in that order.
     Values(Vec<Blob>),
-    /// To QUEUE_POP.
+    /// Reply to QUEUE_POP.
     Popped {
-        /// Length before.
+        /// Length before the pop.
         length: i64,
         /// The front, unless the length is 0.
         front: Option<Blob>,
     },
-    /// To LIST_KEYS.
+    /// Reply to LIST_KEYS.
     Keys(Vec<Blob>),
 }
 
 impl Reply {
-    /// Appends its bytes.
+    /// Appends the encoded message.
     pub fn encode(&self, out: &mut Vec<u8>) {
         const READY: u8 = 0;
         const NOT_READY: u8 = 1;

@@ -1,10 +1,10 @@
 //! The order of one connection: messages in, store calls out, answers in,
 //! reply bytes out. A state machine without I/O; the socket loop drives it.
 //!
-//! One operation runs at a time and the next starts when it is committed, so
-//! that replies come in the order of the requests and a client sees its own
-//! writes. A WAIT is not an operation in that sense: it stands beside the
-//! queue until it is released or cancelled, and other operations go on.
+//! One operation runs at a time and the next starts when it is committed, so that
+//! replies come in the order of the requests and a client sees its own writes. A
+//! WAIT is not an operation in that sense: it is kept beside the queue until it
+//! is released or cancelled, and other operations go on.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -14,14 +14,14 @@ use holdfast_api::{Blob, Condition, KeyValue};
 use super::codec::{Message, Op, Reply};
 use super::mapping::{Call, CallAnswer, Mapping, Operation, Step, Unanswerable};
 
-/// What the socket loop has to do for the connection.
+/// An action of the socket loop for the connection.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Ask the store, then [`Connection::answered`]. One call is open at a time.
     Call {
-        /// For whom; named in logs.
+        /// Operation it serves; named in logs.
         op: Op,
-        /// What to ask.
+        /// Call to the store.
         call: Call,
         /// Whether its client waits for a reply.
         replied: bool,
@@ -33,7 +33,7 @@ pub enum Action {
     StopWaiting,
 }
 
-/// One client's connection.
+/// Queue and replies of one client's connection.
 #[derive(Debug)]
 pub struct Connection {
     mapping: Mapping,
@@ -44,8 +44,8 @@ pub struct Connection {
     /// goes before anything in the queue.
     ready: Option<Action>,
     wait: Waiting,
-    /// Operations queued or running that owe a reply which nothing but their
-    /// own completion gives: a CANCEL_WAIT behind one of them has to queue.
+    /// Operations queued or running whose reply only their own completion gives:
+    /// a CANCEL_WAIT after one of them has to queue.
     owed: usize,
     /// WAITs and BARRIERs in the queue that are not given up.
     releases_queued: usize,
@@ -96,7 +96,7 @@ enum Waiting {
     Stopping,
 }
 
-/// Reply bytes, of which the first `sent` have left.
+/// Reply bytes; the first `sent` have left.
 #[derive(Debug, Default)]
 struct Output {
     bytes: Vec<u8>,
@@ -114,7 +114,6 @@ enum Ends {
     Replied,
 }
 
-/// Whether an operation has an answer.
 fn is_replied(op: Op) -> bool {
     ends(op) != Ends::Silently
 }
@@ -127,12 +126,12 @@ fn ends(op: Op) -> Ends {
     }
 }
 
-/// What a queued message costs beside its keys and values.
+/// Memory of a queued message beside its keys and values.
 const MESSAGE_OVERHEAD_BYTES: usize = 128;
-/// What each of its keys and values costs beside its bytes.
+/// Memory of each of its keys and values beside its bytes.
 const BLOB_OVERHEAD_BYTES: usize = 32;
-/// While others wait to see what a client has written, so many times
-/// `queued_bytes_max` may be queued: what is left in the socket is not seen.
+/// While others wait to see a client's writes, this many times `queued_bytes_max`
+/// may be queued: bytes left in the socket are not seen.
 const QUEUED_FOR_OTHERS_FACTOR: usize = 4;
 /// A reply buffer larger than this is given back when it is empty.
 const IDLE_OUTPUT_BYTES: usize = 1024;
@@ -193,9 +192,9 @@ impl Connection {
 
     /// Takes in a message.
     pub fn receive(&mut self, message: Message) {
-        // PyTorch's client sends CANCEL_WAIT when its own timeout has passed
-        // and then blocks for the answer without any timeout. What it waits
-        // behind may be a write that cannot be committed.
+        // PyTorch's client sends CANCEL_WAIT when its own timeout has passed and
+        // then blocks for the answer without any timeout. The operation before it
+        // may be a write that cannot be committed.
         if message == Message::CancelWait && self.owed == 0 {
             self.give_up_queued_releases();
             self.give_up_wait();
@@ -225,7 +224,7 @@ impl Connection {
         self.wait = Waiting::Yes;
     }
 
-    /// Whether nothing is under way but a wait, and all replies have left.
+    /// Whether only a wait is in progress, and all replies have left.
     pub fn is_at_rest(&self) -> bool {
         self.queue.is_empty()
             && self.running.is_none()
@@ -234,8 +233,8 @@ impl Connection {
             && self.unsent().is_empty()
     }
 
-    /// No more messages will come. Those that have are still carried out; a
-    /// wait has nobody left to answer to.
+    /// No more messages will come. Received ones are still carried out; a wait
+    /// has no client left to answer.
     pub fn end_input(&mut self) {
         self.input_ended = true;
     }
@@ -256,7 +255,7 @@ impl Connection {
             if self.running.is_some() {
                 return None;
             }
-            // What adds no reply goes on: others may wait for it.
+            // An operation that adds no reply goes on: others may wait for it.
             if self.is_unread() && self.queue.front().is_some_and(Queued::is_replied) {
                 return None;
             }
@@ -267,9 +266,9 @@ impl Connection {
         }
     }
 
-    /// The store's answer to the call that is open, or why there is none. An
-    /// error is final: the operation cannot be answered, those behind it do
-    /// not start, and the connection has to be closed.
+    /// The store's answer to the open call, or why there is none. An error is
+    /// final: the operation cannot be answered, later ones do not start, and the
+    /// connection has to be closed.
     pub fn answered(&mut self, answer: CallAnswer) -> Result<(), Unanswerable> {
         let Some(mut running) = self.running.take() else {
             return Err(Unanswerable::OutOfTurn);
@@ -337,7 +336,7 @@ impl Connection {
         !waits && !self.input_ended && !self.failed && !self.is_unread()
     }
 
-    /// The keys of the store that a message without a reply writes; none of another.
+    /// The keys of the store that a message without a reply writes; empty for other messages.
     pub fn written_in_silence(&self, message: &Message) -> Vec<Blob> {
         let keys: Vec<&Blob> = match message {
             Message::Set { key, .. }
@@ -373,7 +372,7 @@ impl Connection {
         &self.output.bytes[self.output.sent..]
     }
 
-    /// That many of them were sent.
+    /// Notes that so many reply bytes were sent.
     pub fn sent(&mut self, count: usize) {
         self.output.sent = (self.output.sent + count).min(self.output.bytes.len());
         if self.output.sent == self.output.bytes.len() {
@@ -385,7 +384,7 @@ impl Connection {
         }
     }
 
-    /// Nobody reads replies any more; what was received is still carried out.
+    /// The client reads no more replies; what was received is still carried out.
     pub fn discard_replies(&mut self) {
         self.sent(self.unsent().len());
     }
@@ -456,7 +455,7 @@ impl Connection {
         )
     }
 
-    /// The SETs directly behind `first`, as many as one command takes.
+    /// The SETs directly after `first`, as many as one command takes.
     fn take_sets_behind(&mut self, first: KeyValue, size: &mut usize) -> Vec<KeyValue> {
         let limits = &self.mapping.limits;
         let mut bytes = first.key.len() + first.value.len();

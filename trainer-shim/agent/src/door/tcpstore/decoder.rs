@@ -10,8 +10,8 @@ use holdfast_api::{Blob, KeyValue};
 use super::codec::{Message, Op, VALIDATE_MAGIC};
 use super::limits::Limits;
 
-/// Why the bytes are not the protocol, or more of it than is allowed. There is
-/// no way to find the next message behind it: the connection ends.
+/// Why the bytes are not the protocol, or exceed its limits. The next message
+/// cannot be found after that: the connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Another protocol, or a client of torch 2.1 or older.
@@ -19,13 +19,13 @@ pub enum WireError {
         "the first byte is {first:#04x}, not VALIDATE: no TCPStore client of torch 2.2 or newer"
     )]
     NotTcpStore {
-        /// The byte.
+        /// First byte received.
         first: u8,
     },
     /// VALIDATE with another number.
     #[error("VALIDATE carries {found:#010x} instead of {VALIDATE_MAGIC:#010x}: no TCPStore client")]
     BadMagic {
-        /// The number.
+        /// Number that was sent.
         found: u32,
     },
     /// VALIDATE is the first message, once.
@@ -34,19 +34,19 @@ pub enum WireError {
     /// No operation has this byte.
     #[error("unknown operation {byte}")]
     UnknownOp {
-        /// The byte.
+        /// Operation byte.
         byte: u8,
     },
-    /// One thing is longer than its limit.
+    /// A field is longer than its limit.
     #[error("{op}: {what} is {size}, the limit is {limit} (limits.{name})")]
     TooLong {
-        /// The operation.
+        /// Operation of the message.
         op: Op,
-        /// What is too long.
+        /// Name of the field that is too long.
         what: &'static str,
         /// Its size, at least.
         size: u64,
-        /// The limit.
+        /// The limit, in the unit of `size`.
         limit: usize,
         /// The limit's field in [`Limits`].
         name: &'static str,
@@ -59,7 +59,7 @@ pub struct Decoder {
     limits: Limits,
     buffer: Buffer,
     partial: Option<Partial>,
-    /// Bytes that came behind the last complete message.
+    /// Bytes received after the last complete message.
     undecoded: usize,
     validated: bool,
     failed: Option<WireError>,
@@ -68,7 +68,7 @@ pub struct Decoder {
 /// An empty buffer larger than this is given back.
 const IDLE_BUFFER_BYTES: usize = 1024;
 
-/// Received bytes, of which the first `read` are done with.
+/// Received bytes; the first `read` are decoded.
 #[derive(Debug, Default)]
 struct Buffer {
     bytes: Vec<u8>,
@@ -103,7 +103,7 @@ impl Buffer {
     }
 }
 
-/// What follows the operation byte.
+/// The field after the operation byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     Key,
@@ -127,15 +127,15 @@ fn fields(op: Op) -> &'static [Field] {
     }
 }
 
-/// A message of which not everything has arrived.
+/// A message that has arrived in part.
 #[derive(Debug)]
 struct Partial {
     op: Op,
     fields: std::slice::Iter<'static, Field>,
     current: Option<Field>,
-    /// Of a list: blobs still to come, once the count is known.
+    /// Blobs of a list still to come, once the count is known.
     remaining: Option<u64>,
-    /// Of a key or value: its length, once it is known.
+    /// Length of a key or value, once it is known.
     length: Option<usize>,
     blobs: Vec<Blob>,
     number: u64,
@@ -152,12 +152,12 @@ impl Decoder {
         Decoder { limits, buffer, partial: None, undecoded: 0, validated: false, failed: None }
     }
 
-    /// One for a connection whose beginning another one has decoded.
+    /// Goes on with a connection whose beginning another decoder has read.
     pub fn go_on(&mut self) {
         self.validated = true;
     }
 
-    /// Bytes that came behind the last complete message.
+    /// Bytes received after the last complete message.
     pub fn undecoded_bytes(&self) -> usize {
         self.undecoded
     }
@@ -170,7 +170,7 @@ impl Decoder {
         }
     }
 
-    /// The next complete message; none if more bytes are needed. An error is
+    /// The next complete message; `None` if more bytes are needed. An error is
     /// final.
     pub fn next_message(&mut self) -> Result<Option<Message>, WireError> {
         if let Some(error) = &self.failed {

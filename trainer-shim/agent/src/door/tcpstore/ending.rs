@@ -1,5 +1,4 @@
-//! How a door comes to its end before it is told to stop: its run has ended,
-//! or it drains.
+//! How a door ends before it is stopped: its run has ended, or it drains.
 
 use std::sync::OnceLock;
 
@@ -25,7 +24,7 @@ impl Fence {
         }
     }
 
-    /// Why it fell; empty while it stands.
+    /// Why the run ended; empty while it is open.
     pub fn reason(&self) -> &str {
         self.reason.get().map_or("", String::as_str)
     }
@@ -50,10 +49,10 @@ impl Drain {
         self.begun.is_cancelled()
     }
 
-    /// Whether a connection may stay: while draining only that of a process
-    /// that has others, for a trainer opens connections as it goes, with each
-    /// new process group. One whose process cannot be known is taken for such
-    /// a process rather than break a job.
+    /// Whether a connection may stay: while draining only that of a process that
+    /// has others, for a trainer opens connections as it goes, with each new
+    /// process group. A connection of an unknown process may stay, rather than
+    /// break a job.
     pub async fn admits(&self, roster: &Roster, entry: &Entry) -> bool {
         if !self.has_begun() {
             return true;

@@ -46,10 +46,10 @@ pub struct Limits {
     pub wait_budget_bytes_max: usize,
     /// Open connections; one more is closed at once.
     pub connections_max: usize,
-    /// Bytes held for all connections together. Who needs more than
-    /// `budget_free_bytes` when it is used up is closed.
+    /// Bytes held for all connections together. When it is used up, a connection
+    /// that needs more than `budget_free_bytes` is closed.
     pub budget_bytes_max: usize,
-    /// What every connection may hold even when the budget is used up.
+    /// Bytes that every connection may hold even when the budget is used up.
     pub budget_free_bytes: usize,
     /// When the agent stops: how long messages that have arrived completely
     /// may still take to be committed.

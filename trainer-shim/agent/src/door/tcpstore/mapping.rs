@@ -1,6 +1,6 @@
-//! What each operation asks of the store, and, in `operation`, how the store's
-//! answer reads in TCPStore's words. No decisions: whether a value matches, a
-//! number parses or a key exists is for the store to say.
+//! The store calls of each operation, and, in `operation`, how the store's answer
+//! reads in TCPStore's words. No decisions: the store decides whether a value
+//! matches, a number parses or a key exists.
 
 mod operation;
 
@@ -26,13 +26,13 @@ pub enum Call {
 /// The store's answer to a [`Call`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum CallAnswer {
-    /// To [`Call::Propose`].
+    /// Answer to [`Call::Propose`].
     Proposed(Outcome),
-    /// To [`Call::Read`].
+    /// Answer to [`Call::Read`].
     Read(ReadOutcome),
 }
 
-/// What an operation does next.
+/// Next step of an operation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// Ask the store, then [`Operation::resume`] with its answer.
@@ -54,7 +54,7 @@ pub enum Unanswerable {
     /// The answer is too long to be held.
     #[error("the answer exceeds {limit} bytes (limits.answer_bytes_max)")]
     TooLong {
-        /// The limit.
+        /// The limit, in bytes.
         limit: usize,
     },
     /// The store answered something else than what was asked.
@@ -67,14 +67,14 @@ pub enum Unanswerable {
 pub struct Mapping {
     /// Job and run that the keys belong to.
     pub scope: Scope,
-    /// Which of them.
+    /// Namespace of the keys.
     pub namespace: Namespace,
     /// The bounds on commands and answers.
     pub limits: Limits,
 }
 
 impl Mapping {
-    /// Begins an operation.
+    /// Begins the operation of a message.
     pub fn begin(&self, message: Message) -> (Operation, Step) {
         let op = message.op();
         let message = message.with_keys(|key| self.namespace.to_store(key));
@@ -112,7 +112,7 @@ impl Mapping {
         let read = match message {
             Message::Get { key } => Read::Get { scope, key },
             Message::QueueLen { key } => Read::QueueLength { scope, key },
-            // Of no keys, all exist.
+            // With no keys, all exist.
             Message::Check { keys } if keys.is_empty() => {
                 return (Pending::Plain, Step::Reply(Reply::Checked(true)));
             }
@@ -162,7 +162,7 @@ impl Mapping {
         }
     }
 
-    /// One command for several SETs of one connection, in their order.
+    /// Begins one command for several SETs of one connection, in their order.
     pub fn begin_joined_sets(&self, mut entries: Vec<KeyValue>) -> (Operation, Step) {
         for entry in &mut entries {
             entry.key = self.namespace.to_store(entry.key.clone());

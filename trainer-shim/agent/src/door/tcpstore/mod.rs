@@ -12,7 +12,7 @@
 //! | [`mapping`] | what each operation asks of the store, and how its answer reads |
 //! | [`connection`] | the order of one connection: a state machine without I/O |
 //! | [`attempt`] | which attempt of an in-place restart a client belongs to |
-//! | [`presence`] | who is in which namespace, and which of them are over |
+//! | [`presence`] | clients of each namespace, and which namespaces are over |
 //! | [`pace`] | polls of one host, in step |
 //! | `visibility` | what one connection wrote, the others see |
 //! | [`ending`] | the end of the run, and draining |
@@ -24,16 +24,16 @@
 //! # What holds on every connection
 //!
 //! * Operation n + 1 starts only after n is committed. SETs that have already
-//!   arrived one behind the other may travel as one command.
+//!   arrived one after the other may travel as one command.
 //! * What a client wrote without a reply is seen by every operation with a reply
 //!   that came to this agent after its bytes, over whatever connection.
-//! * An operation without a reply that cannot be committed closes the
-//!   connection: there is no other way to tell a TCPStore client.
+//! * An operation without a reply that cannot be committed closes the connection:
+//!   TCPStore has no other notice for a client.
 //! * CANCEL_WAIT is answered here and at once, with or without a quorum.
-//! * The cluster ends the session of a host that it takes for dead, with processes
-//!   of the library on it: what was connected before then writes nothing more. A
-//!   session that was merely forgotten, of a host without such processes, is
-//!   followed by another, and only what may have been applied under it is lost.
+//! * The cluster ends the session of a host that it takes for dead, with its library processes:
+//!   connections from before then write nothing more. A session that was merely forgotten, of a
+//!   host without such processes, is followed by another, and only operations that may have been
+//!   applied under it are lost.
 //! * Only complete messages have an effect.
 
 pub mod attempt;

@@ -1,15 +1,14 @@
 //! Polls of one host, in step.
 //!
-//! A process that asks once a second whether a key exists (PyTorch's NCCL
-//! monitor does, in each rank) asks at an instant of its own, so that no two
-//! ranks ask at the same time and each costs the cluster a read. Held back a
-//! little, polls of one host meet at the next beat of a common clock, are
-//! answered together, and therefore ask together from then on: one read for
-//! all. A poll is held back and never answered from memory, so that it is as
-//! linearizable as before.
+//! A process that asks once a second whether a key exists (PyTorch's NCCL monitor
+//! does, in each rank) asks at an instant of its own, so that no two ranks ask at
+//! the same time and each costs the cluster a read. With a short delay, polls of
+//! one host meet at the next beat of a common clock, are answered together, and
+//! therefore ask together from then on: one read for all. A poll is delayed and
+//! never answered from memory, so that it is as linearizable as before.
 //!
-//! Only who pauses for a second between two identical questions is held, and
-//! for a tenth of that. A first question, a changed one, and one asked in
+//! Only a client that pauses for a second between two identical questions is
+//! held, for a tenth of that. A first question, a changed one, and one asked in
 //! quick succession go out at once.
 
 use std::time::Duration;
@@ -17,14 +16,14 @@ use std::time::Duration;
 use holdfast_api::Blob;
 use tokio::time::Instant;
 
-/// Who asks again after a shorter pause is in a hurry and is not held.
+/// A client that asks again after a shorter pause is in a hurry and is not held.
 const PAUSE_MIN: Duration = Duration::from_millis(900);
 /// Longest time that a poll is held back.
 const HOLD_MAX: Duration = Duration::from_millis(100);
-/// From beat to beat. Longer than the second for which PyTorch pauses, by what
-/// an answer and the waking of a process may take: who was answered at one
-/// beat asks shortly before the next. By how much [`HOLD_MAX`] exceeds that
-/// margin, everybody else moves towards the beat with each poll.
+/// Interval of beats. Longer than the second for which PyTorch pauses, by the
+/// time that an answer and the waking of a process may take: a client that was
+/// answered at one beat asks shortly before the next. [`HOLD_MAX`] exceeds that
+/// margin: by the difference, every other client moves towards the beat with each poll.
 const BEAT: Duration = Duration::from_millis(1_040);
 
 /// The common clock of an agent's connections.
@@ -55,7 +54,7 @@ impl Default for Beat {
 #[derive(Debug, Default)]
 pub struct Pace {
     asked: Vec<Blob>,
-    /// When it was answered that something is missing; none while it is open.
+    /// When a missing key was answered; `None` while the question is open.
     missed: Option<Instant>,
 }
 
@@ -73,7 +72,7 @@ impl Pace {
         }
     }
 
-    /// It was answered.
+    /// Notes an answer.
     pub fn answered(&mut self, all_exist: bool, now: Instant) {
         self.missed = (!all_exist).then_some(now);
     }

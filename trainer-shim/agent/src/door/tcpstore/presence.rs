@@ -1,10 +1,10 @@
-//! Who is in which namespace, and which namespaces are over.
+//! Clients of each namespace, and which namespaces are over.
 //!
-//! A rank of attempt n exists because those of the attempts below have ended;
-//! and a launcher that opens a namespace by a name of its own has done with the
-//! one that it opened before. Such a namespace is over once nobody is connected
-//! to it any more. Its keys stay readable for a while and are then collected:
-//! whoever does it claims the namespace, and until it is settled nobody enters.
+//! A rank of attempt n exists because those of the attempts below have ended; and
+//! a launcher that opens a namespace by a name of its own needs the one that it
+//! opened before no more. Such a namespace is over once it has no connection
+//! left. Its keys stay readable for a while and are then collected: the collector
+//! claims the namespace, and no client enters until it is settled.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,9 +28,9 @@ pub struct Presence(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     account: Mutex<Account>,
-    /// Something may be over that was not.
+    /// Notified when something may be over.
     changed: Notify,
-    /// Nobody is connected any more to one side of a program's store.
+    /// Notified when one side of a program's store has no connection left.
     store_left: Notify,
 }
 
@@ -42,7 +42,7 @@ pub struct Guest {
     counted: bool,
 }
 
-/// What is collected together.
+/// Namespaces that are collected together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Over {
     /// One attempt of a launcher that restarts its ranks in place; above 0.
@@ -59,7 +59,7 @@ pub enum Over {
 )]
 pub struct BeingCollected(Over);
 
-/// Who is where. Knows no clock: the present comes with each question.
+/// Connections by namespace. Has no clock: callers pass the time.
 #[derive(Debug, Default)]
 struct Account {
     visited: BTreeMap<Namespace, Visits>,
@@ -75,11 +75,11 @@ struct Visits {
     guests: usize,
     /// When the first came.
     came: Instant,
-    /// When the last left, or, while somebody is there, came.
+    /// When the last left, or, while one is connected, came.
     left: Instant,
 }
 
-/// What there is to collect.
+/// The next collection.
 #[derive(Debug, PartialEq, Eq)]
 enum Due {
     Now(Over),
@@ -88,7 +88,7 @@ enum Due {
 }
 
 impl Presence {
-    /// One more connection in this namespace.
+    /// Counts one more connection in this namespace.
     pub fn enter(&self, namespace: Namespace) -> Result<Guest, BeingCollected> {
         let (counted, first) = self.0.account.lock().enter(&namespace, Instant::now())?;
         if first {
@@ -110,7 +110,7 @@ impl Presence {
         self.0.account.lock().keep(name)
     }
 
-    /// The newest attempt of the namespace's name that anybody came from.
+    /// The newest attempt of the namespace's name that any client came from.
     pub fn newest(&self, namespace: &Namespace) -> u32 {
         self.0.account.lock().newest(namespace)
     }
@@ -125,7 +125,7 @@ impl Presence {
         self.0.store_left.notified().await;
     }
 
-    /// Waits until something has been over for `kept`, and claims it: nobody
+    /// Waits until something has been over for `kept`, and claims it: no client
     /// enters it before [`Presence::settle`].
     pub async fn claim(&self, kept: Duration) -> Over {
         loop {
@@ -141,7 +141,7 @@ impl Presence {
         }
     }
 
-    /// What was claimed is deleted, or, if it could not be, is claimed again
+    /// The claimed namespace is deleted, or, if that failed, is claimed again
     /// after this time.
     pub fn settle(&self, deleted: Result<(), Duration>) {
         let now = Instant::now();
@@ -151,7 +151,7 @@ impl Presence {
 }
 
 impl Guest {
-    /// Where it is.
+    /// Where the connection is counted.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
@@ -235,7 +235,7 @@ impl Account {
         else {
             return Due::Never;
         };
-        // Beyond what a clock can tell is never.
+        // A time beyond the clock's range never comes.
         let Some(due) = since.checked_add(kept) else { return Due::Never };
         let due = due.max(self.retry_at.unwrap_or(due));
         if due > now {
@@ -246,8 +246,8 @@ impl Account {
         Due::Now(over)
     }
 
-    /// Attempts above 0 that nobody is connected to, where a newer one of the
-    /// same name was seen, and since when that is so.
+    /// Attempts above 0 without connections, where a newer one of the same name
+    /// was seen, and since when that is so.
     fn attempts_over(&self) -> impl Iterator<Item = (Instant, Over)> {
         let behind = self.visited.iter().skip(1);
         self.visited.iter().zip(behind).filter_map(|((this, visits), (next, newer))| {
@@ -256,8 +256,8 @@ impl Account {
         })
     }
 
-    /// Names that nobody is connected to in any attempt, where another was
-    /// opened later, and since when that is so.
+    /// Names without connections in any attempt, where another was opened later,
+    /// and since when that is so.
     fn named_over(&self) -> impl Iterator<Item = (Instant, Over)> {
         self.named.windows(2).filter_map(|pair| {
             let ((name, _), (_, later)) = (&pair[0], &pair[1]);
@@ -287,7 +287,7 @@ impl Account {
 }
 
 impl Over {
-    /// What its keys begin with.
+    /// Common prefix of its keys.
     pub fn prefix(&self) -> Blob {
         match self {
             Over::Attempt(namespace) => namespace.prefix(),
@@ -355,7 +355,7 @@ mod tests {
             account.enter(&namespace, now).unwrap();
         }
         account.leave(&first(1), now);
-        // One comes back for a moment, shortly before the time is over.
+        // A client comes back for a moment, shortly before the time is over.
         account.enter(&first(1), now + KEPT - SECOND).unwrap();
         assert_eq!(account.claim(KEPT, now + KEPT), Due::Never);
         let left = now + KEPT + SECOND;

@@ -49,7 +49,7 @@ pub struct Options {
     pub store_lost_deadline: Duration,
     /// No launcher restarts ranks in place: all clients are of one attempt.
     pub single_attempt: bool,
-    /// All bounds.
+    /// Bounds of bytes and connections.
     pub limits: Limits,
 }
 
@@ -62,7 +62,6 @@ pub struct Door(Arc<Shared>);
 #[derive(Debug, Clone)]
 pub struct Handle(Arc<Shared>);
 
-/// What all connections of a door have in common.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) client: Client,
@@ -80,7 +79,7 @@ pub(super) struct Shared {
     pub(super) beat: Beat,
     pub(super) fence: Fence,
     pub(super) drain: Drain,
-    /// What an agent before had sent for its connections.
+    /// Bytes that an agent before had sent for its connections.
     pub(super) unclaimed: Unclaimed,
 }
 
@@ -89,7 +88,7 @@ pub(super) struct Shared {
 pub struct Restored(Vec<(Task, SocketAddr)>);
 
 impl Handle {
-    /// Connections open now.
+    /// How many connections are open now.
     pub fn connections(&self) -> usize {
         *self.0.open.borrow()
     }
@@ -100,7 +99,7 @@ impl Handle {
         self.0.clients.load(Ordering::Relaxed)
     }
 
-    /// Who is in which namespace.
+    /// Clients by namespace.
     pub fn presence(&self) -> &Presence {
         &self.0.presence
     }
@@ -115,7 +114,7 @@ impl Handle {
         self.0.drain.has_begun()
     }
 
-    /// Who is connected.
+    /// Connected clients.
     pub fn roster(&self) -> &Roster {
         &self.0.roster
     }
@@ -165,9 +164,9 @@ impl Door {
     }
 
     /// Accepts and serves clients of a namespace until `shutdown`, or, while it
-    /// drains, until no port has a connection left: who is connected to one may
-    /// connect to another. Returns when every connection is closed: messages
-    /// that had arrived get `drain_time_max` to be committed.
+    /// drains, until no port has a connection left: a client of one may connect
+    /// to another. Returns when every connection is closed: messages that had
+    /// arrived get `drain_time_max` to be committed.
     pub async fn run(
         self,
         listener: impl Into<Listener>,
@@ -257,7 +256,7 @@ impl Door {
         self.0.attempts.listen(address);
     }
 
-    /// Nobody else takes up what an agent before had sent.
+    /// No other agent takes up messages that the agent before had sent.
     pub fn is_restored(&self) {
         self.0.unclaimed.give_up();
     }
@@ -267,7 +266,7 @@ impl Door {
         Mapping { scope: self.0.scope.clone(), namespace, limits }
     }
 
-    /// A connection to serve; none if there are too many.
+    /// A connection to serve; `None` if there are too many.
     fn admit(
         &self,
         stream: TcpStream,
@@ -283,7 +282,7 @@ impl Door {
         if let Err(error) = prepare(&stream) {
             debug!(%peer, %error, "cannot set socket options");
         }
-        // A socket whose own address cannot be had is closed already.
+        // A socket without a local address is closed already.
         let local = stream.local_addr().ok()?;
         let guest = match self.0.presence.enter(mapping.namespace.clone()) {
             Ok(guest) => guest,
@@ -321,7 +320,7 @@ impl Shared {
     async fn drained(&self) {
         self.drain.begun.cancelled().await;
         let mut open = self.open.subscribe();
-        // It fails only if nobody counts any more.
+        // Fails only if the counter is gone.
         let _ = open.wait_for(|open| *open == 0).await;
     }
 }

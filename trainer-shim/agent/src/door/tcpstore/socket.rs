@@ -72,7 +72,7 @@ enum Closed {
     Unrecorded(#[from] io::Error),
 }
 
-/// What the store answered, and its place in the session until that is recorded.
+/// The store's answer, and its place in the session until that is recorded.
 struct Answered {
     answer: CallAnswer,
     settled: Option<Settled>,
@@ -80,10 +80,9 @@ struct Answered {
 
 type Asked<T> = Option<BoxFuture<'static, Result<T, Error>>>;
 
-/// One connection's socket, and what it is waiting for.
 pub(super) struct Task {
     shared: Arc<Shared>,
-    /// What it writes is lost with the session under which it was opened.
+    /// Its writes are lost with the session under which it was opened.
     client: Client,
     stream: Arc<TcpStream>,
     entry: Entry,
@@ -91,7 +90,7 @@ pub(super) struct Task {
     connection: Connection,
     /// What the other connections see of it.
     sender: Sender,
-    /// What an agent that follows this one will know of it.
+    /// Record for an agent that follows this one.
     recorder: Recorder,
     /// The place in the session of a call whose answer is not recorded yet.
     settled: Option<Settled>,
@@ -104,24 +103,23 @@ pub(super) struct Task {
     calling: Op,
     call: Asked<Answered>,
     wait: Asked<()>,
-    /// What it waits for; known where it is recorded.
+    /// Conditions of its wait; known where it is recorded.
     wait_conditions: Option<Vec<Condition>>,
     pace: Pace,
     /// Whether it has sent a message of the protocol.
     is_client: bool,
     /// Whether its process is one of this host that may still say its attempt.
     may_tell_attempt: bool,
-    /// Which attempt it belongs to; nothing behind the question is read until
-    /// that is known.
+    /// Lookup of its attempt; no message after the question is read until that is known.
     asking: Option<BoxFuture<'static, Told>>,
-    /// What that was, and how many more keys are looked at: a launcher is known by
+    /// The result of the lookup, and how many more keys are looked at: a launcher is known by
     /// those that it uses first.
     told: Option<(Told, usize)>,
     /// Its place in its namespace.
     guest: Guest,
     /// No more bytes will come.
     ended: bool,
-    /// What ended the input before the client did.
+    /// Error that ended the input before the client did.
     refused: Option<WireError>,
     /// Since when the client has left replies unread.
     unread_since: Option<Instant>,
@@ -242,10 +240,10 @@ impl Task {
         }
     }
 
-    /// Moves on into the namespace of the attempt that its process told.
+    /// Moves on into the namespace of the attempt that its process reported.
     fn enter(&mut self, told: Told) -> Result<(), Closed> {
         let here = self.guest.namespace();
-        // At the store of a program the port tells it.
+        // At the store of a program, the port says the attempt.
         let attempt = match here.is_of_store() {
             true => here.attempt(),
             false => self.shared.attempts.judge(told, self.shared.presence.newest(here))?,
@@ -325,7 +323,7 @@ impl Task {
                     break;
                 }
                 Err(error) => {
-                    // What arrived whole before it still counts.
+                    // Complete messages before it still count.
                     self.refused = Some(error);
                     self.connection.end_input();
                 }
@@ -334,8 +332,8 @@ impl Task {
         received
     }
 
-    /// Takes note of who this is, from its first messages: PyTorch's client
-    /// opens with VALIDATE and a PING that carries its process id.
+    /// Notes the client's process id, from its first messages: PyTorch's client
+    /// opens with VALIDATE and a PING that carries it.
     fn meet(&mut self, message: &Message) {
         if !mem::replace(&mut self.is_client, true) {
             self.shared.clients.fetch_add(1, Ordering::Relaxed);
@@ -408,7 +406,7 @@ impl Task {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    // Nobody is there to read; what was sent still counts.
+                    // The client reads no more; what it sent still counts.
                     self.recorder.sent(self.connection.unsent().len());
                     self.connection.discard_replies();
                     self.ended = true;
@@ -528,7 +526,7 @@ impl Shared {
         })
     }
 
-    /// What an error of the store means for the connection.
+    /// Why an error of the store closes the connection.
     fn closes(&self, op: Op, error: &Error) -> Closed {
         match error.code() {
             Code::Fenced => {

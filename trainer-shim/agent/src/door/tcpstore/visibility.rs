@@ -1,10 +1,10 @@
-//! What one connection wrote, the others see.
+//! What one connection wrote, all others see.
 //!
-//! A SET has no answer: PyTorch's `set()` returns once its bytes are in a
-//! socket. Its program may tell another rank by other means (a collective), and
-//! that rank asks over a connection of its own: it must find the value, although
-//! nobody may have read the first socket yet, and the store has not committed
-//! what was read. So an operation starts only when
+//! A SET has no answer: PyTorch's `set()` returns once its bytes are in a socket.
+//! Its program may notify another rank by other means (a collective), and that
+//! rank asks over a connection of its own: it must find the value, although the
+//! first socket may not have been read yet, and the store has not committed what
+//! was read. So an operation starts only when
 //!
 //! 1. the bytes that any socket had when the operation came have been read and
 //!    taken in (only for operations whose client waits for a reply: of two SETs
@@ -12,19 +12,17 @@
 //! 2. every write without a reply to one of its keys that was read before it is
 //!    committed.
 //!
-//! Nobody waits in a circle. What counts in 2 stands behind operations alone to
-//! which nobody waits for a reply: who still owes its client a reply has a client
-//! that has not returned from what it asked, so that nothing it sends meanwhile
-//! counts. And of such operations each waits only for writes that were read before
-//! it.
+//! Waits form no cycle. A write that counts in 2 is queued only after operations without a reply:
+//! a client that waits for a reply has not returned from its call, so that nothing it sends until
+//! then counts. And each such operation waits only for writes that were read before it.
 //!
-//! Nobody waits for long for what one client does. A look at the sockets ends after
-//! [`LOOK_TIME_MAX`], and the connection that it waited for holds up no other look
-//! until it has caught up. A write that counts needs nothing of its client to be
-//! committed, and whoever waits for it has the deadline of its own operation.
+//! One client cannot hold up the others for long. A look at the sockets ends after
+//! [`LOOK_TIME_MAX`], and the connection that it waited for holds up no other look until it has
+//! caught up. A write that counts is committed without its client, and an operation that waits for
+//! it keeps its own deadline.
 //!
-//! The kernel tells which sockets have bytes, in one call for all operations that
-//! came meanwhile.
+//! The kernel names the sockets that have bytes, in one call for all operations
+//! that came in the same time.
 
 mod writes;
 
@@ -68,7 +66,7 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
 /// between.
 const KEYS_AT_ONCE: usize = 1024;
 
-/// What an open write costs beside its message.
+/// Memory of an open write beside its message.
 const WRITE_OVERHEAD_BYTES: usize = 256;
 
 /// All connections of a door, and their writes without replies.
@@ -114,7 +112,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Whether nobody has to wait for so many bytes any more.
+    /// Whether this many bytes have been taken in.
     fn has_taken_in(&self, bytes: u64) -> bool {
         self.taken_in >= bytes || !self.counts
     }
@@ -128,9 +126,9 @@ struct Socket {
     /// How many bytes have been read from it. Held while it is read, so that a look
     /// finds each byte either here or in the kernel.
     read: Mutex<u64>,
-    /// Looks wait until so many bytes are taken in.
+    /// Looks wait until this many bytes are taken in.
     wanted: AtomicU64,
-    /// Told when that grows.
+    /// Notified when that grows.
     hurry: Notify,
     /// A look has given it up, and it has not caught up since.
     is_late: AtomicBool,
@@ -142,7 +140,7 @@ impl Socket {
     /// How many bytes have come so far.
     fn received(&self) -> u64 {
         let read = self.read.lock();
-        // A socket that cannot tell is broken, and gives no more bytes.
+        // A socket whose count cannot be read is broken, and gives no more bytes.
         let unread = self.stream.upgrade().and_then(|stream| ioctl_fionread(&*stream).ok());
         *read + unread.unwrap_or(0)
     }
@@ -165,7 +163,7 @@ impl Socket {
 }
 
 impl Visibility {
-    /// No connection yet.
+    /// Starts without connections.
     pub fn new() -> Arc<Visibility> {
         let unread = epoll::create(CreateFlags::CLOEXEC);
         if let Err(error) = &unread {
@@ -285,7 +283,6 @@ impl Visibility {
     }
 }
 
-/// What a look waits for at a connection: so many bytes.
 struct Unread {
     seen: watch::Receiver<Progress>,
     socket: Arc<Socket>,
@@ -300,8 +297,8 @@ impl Unread {
     }
 }
 
-/// What has come to a connection that counts and is not taken in. It is told to
-/// hurry.
+/// Received bytes of a connection that count and are not taken in. Its task is
+/// notified to hurry.
 fn unread_of(Known { seen, socket, .. }: Known) -> Option<Unread> {
     if socket.is_late() || !seen.borrow().counts {
         return None;
@@ -324,14 +321,13 @@ fn with_bytes(unread: &OwnedFd) -> HashSet<u64> {
         let Ok((named, _)) = waited else { return found };
         let before = found.len();
         found.extend(named.iter().map(|event| event.data.u64()));
-        // What is named twice was named by all.
+        // A repeated name means that all were named.
         if named.len() < NAMED_AT_ONCE || found.len() == before {
             return found;
         }
     }
 }
 
-/// What a call is about.
 enum Touched<'c> {
     Keys(Vec<&'c Blob>),
     All,
@@ -369,7 +365,7 @@ pub struct Sender {
     read: u64,
     /// How many of them are taken in.
     taken_in: u64,
-    /// Whether it is among those that are behind.
+    /// Whether it is among those that lag.
     is_behind: bool,
     /// Its writes that are not committed: each with its number in the table.
     open: VecDeque<Open>,
@@ -447,8 +443,8 @@ impl Sender {
         apart
     }
 
-    /// Its `nth` write without a reply was read, to these keys of the store. Whether
-    /// it stands behind another connection's.
+    /// Its `nth` write without a reply was read, to these keys of the store. Whether it is queued
+    /// after another connection's.
     fn wrote(&mut self, nth: u64, keys: Vec<Blob>) -> bool {
         let mut table = self.visibility.table.lock();
         let write = Write { connection: self.id, nth };
@@ -475,8 +471,8 @@ impl Sender {
         self.progress.send_modify(|progress| progress.committed = count);
     }
 
-    /// What has to be over before a call of this connection starts. `replied`: its
-    /// client waits for a reply.
+    /// Writes to wait for before a call of this connection starts. `replied`: its client waits for
+    /// a reply.
     pub fn before(&self, replied: bool) -> Before {
         let number = self.open.front().map(|open| open.number);
         Before { visibility: Arc::clone(&self.visibility), own: self.id, replied, number }
@@ -501,13 +497,13 @@ impl Drop for Sender {
     }
 }
 
-/// What has to be over before a call starts.
+/// Writes to wait for before a call starts.
 #[derive(Debug)]
 pub struct Before {
     visibility: Arc<Visibility>,
     own: u64,
     replied: bool,
-    /// The number of the write that it is, or of the next behind it; none if none
+    /// The number of its own write, or of the next one after it; `None` if none
     /// counts.
     number: Option<u64>,
 }

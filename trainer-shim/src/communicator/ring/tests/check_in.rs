@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a member is told who introduces itself like this to a root of two.
+/// The answer of a root of two to a member with this introduction.
 fn refused(change: impl FnOnce(&mut Introduction)) -> Refusal {
     let minter = minted(2);
     let id = Id::decode(&minter.id()).unwrap();

@@ -39,7 +39,7 @@ fn ended<T>(mut work: Work<T>) -> Result<T, Failure> {
     work.wait_for(PATIENCE).expect("it ends")
 }
 
-/// A member that says what the test wants.
+/// A member that sends what the test wants.
 struct Raw(TcpStream);
 
 impl Raw {

@@ -31,13 +31,13 @@ impl Stage {
         Stage { id, real, root, address: introduction.address, listener }
     }
 
-    /// Rank 0 is told that all are there.
+    /// Rank 0 gets the answer that all are there.
     fn complete(&mut self) {
         let next = self.listener.local_addr().unwrap();
         self.root.send(&Answer::Complete { next, previous_incarnation: 101 }.encode());
     }
 
-    /// Somebody introduces itself to rank 0 in the place of rank 1.
+    /// A visitor introduces itself to rank 0 in the place of rank 1.
     fn visit(&self, secret: [u8; 16], introduction: &Introduction) -> Raw {
         let mut raw = Raw::from(TcpStream::connect(self.address).unwrap());
         raw.send(&handshake(Purpose::Neighbour, &secret));
@@ -143,7 +143,7 @@ fn an_answer_that_is_none_is_an_error() {
     }
 }
 
-/// As with NCCL: whoever has checked in waits for an answer that never comes.
+/// As with NCCL: a member that has checked in waits for an answer that never comes.
 #[test]
 fn the_end_of_a_root_is_told_to_nobody() {
     let Stage { real, root, .. } = Stage::new();
@@ -155,7 +155,7 @@ fn the_end_of_a_root_is_told_to_nobody() {
     assert_eq!(ended(initialised), Err(Failure::Aborted));
 }
 
-/// The one before it finds nobody to connect to; the one after it waits.
+/// The one before it finds a closed port; the one after it waits.
 #[test]
 fn a_member_that_dies_after_its_check_in_is_found_by_the_one_before() {
     let minter = minted(3);
@@ -179,14 +179,14 @@ fn an_abort_interrupts_each_step_of_an_initialisation() {
     let stage = Stage::new();
     stage.real.quiesce();
     stage.real.release();
-    // After it has connected to the next rank, with nobody before it.
+    // After it has connected to the next rank, without the rank before.
     let mut stage = Stage::new();
     stage.complete();
     let mut from = Raw::from(stage.listener.accept().unwrap().0);
     hello(&mut from, Purpose::Neighbour, &stage.id);
     stage.real.quiesce();
     stage.real.release();
-    // While somebody keeps silent in the place of the rank before.
+    // While a silent visitor is in the place of the rank before.
     let mut stage = Stage::new();
     let mut silent = Raw::from(TcpStream::connect(stage.address).unwrap());
     silent.send(&handshake(Purpose::Neighbour, &stage.id.secret));

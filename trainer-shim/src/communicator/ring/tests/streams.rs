@@ -43,7 +43,7 @@ fn carry_out<T: Element>(operation: Operation, vectors: &mut [Vec<T>], turns: &T
             Transfer::new(plan, heading::<T>(operation, count), reduction, elements)
         })
         .collect();
-    // Each sweep begins with the given turns, and ends with one of everybody.
+    // Each sweep begins with the given turns, and ends with one of each rank.
     loop {
         let mut moved = false;
         let everybody = (0..nranks).map(|rank| (rank, 7));
@@ -141,8 +141,8 @@ proptest! {
         }
     }
 
-    /// What a neighbour sends is never trusted: it ends in an error or in
-    /// numbers, and no more is wanted than there is room for.
+    /// A neighbour's bytes are never trusted: they end in an error or in numbers,
+    /// and no more is wanted than there is room for.
     #[test]
     fn hostile_bytes_are_refused_or_counted(
         begins_well in any::<bool>(),

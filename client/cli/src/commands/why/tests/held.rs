@@ -1,4 +1,4 @@
-//! What is said of held generations.
+//! The report on held generations.
 
 use holdfast_api::{Conclusion, Phase, RevokeCause};
 
@@ -55,7 +55,7 @@ fn a_revoked_generation_that_nobody_waits_for_and_somebody_holds_is_told() {
     assert!(said.contains(wanted), "{said}");
     assert_eq!(json(&why)["held"][0]["unreleased"], 1);
     assert_eq!(why.trouble(), (false, true));
-    // In use, and drained, is as it should be.
+    // In use, and drained, needs no report.
     let drained = HeldInfo { phase: Phase::Drained, ..revoked(held(&[0]), Vec::new()) };
     for fine in [held(&[0, 1]), drained] {
         let why = told(Vec::new(), fine);
@@ -84,7 +84,7 @@ fn a_generation_that_is_forming_for_long_names_who_is_not_ready() {
     let wanted = "group world: generation 4 has been forming for 41s: 3 of 3 members are not ready; in 19s it is revoked\n  node-0: ranks 0-2 alive for 42s, not ready\n";
     assert!(said.contains(wanted), "{said}");
     assert!(!text(&told(Vec::new(), forming(39_000))).contains("forming"));
-    // Some have come to the round in which they say so: that names the others.
+    // Some have come to the round that reports them ready: it names the others.
     let mut up = round("up", &[0, 2], &[1]);
     up.terms.conclusion = Conclusion::Ready;
     up.terms.among = Among::Generation(4);

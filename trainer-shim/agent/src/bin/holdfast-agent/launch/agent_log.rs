@@ -14,7 +14,7 @@ use crate::output::Lines;
 
 /// Pause between two looks for new lines.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// Pause between two looks whether whoever shows them has gone.
+/// Pause between two checks whether the process that shows the log has gone.
 const TURN_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an end waits for the last lines.
 const LAST_TIME_MAX: Duration = Duration::from_secs(1);
@@ -26,10 +26,10 @@ pub struct AgentLog {
 }
 
 impl AgentLog {
-    /// Of the agent at this place, which may not be there yet.
+    /// Shows the log of the agent at this place, which may not be there yet.
     pub fn show(place: Place, output: Lines) -> io::Result<AgentLog> {
         let mut new = NewLines::of(place);
-        // Whoever starts the agent has looked before: somebody shows all of it.
+        // The process that starts the agent has looked before, so every line is shown.
         look(&mut new, false, &output);
         let (end, told) = sync_channel(1);
         let (finished, done) = sync_channel(1);
@@ -44,7 +44,7 @@ impl AgentLog {
                 }
             }
             drop(new);
-            // Nobody may wait any more.
+            // The receiver may be gone.
             let _ = finished.try_send(());
         })?;
         Ok(AgentLog { end, done })

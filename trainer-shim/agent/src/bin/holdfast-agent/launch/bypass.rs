@@ -1,5 +1,5 @@
-//! A command whose ranks never came to the agent: which of its processes were
-//! told another address, and by whom.
+//! A command whose ranks never came to the agent: which of its processes got
+//! another address, and from which process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,31 +11,30 @@ use super::memory::{Libraries, Program};
 
 /// Processes of this host that are looked at.
 const PROCESSES_MAX: usize = 16_384;
-/// What is read of a process's variables and of its command line.
+/// Most bytes read of a process's variables and of its command line.
 const READ_BYTES_MAX: u64 = 256 * 1024;
-/// Silent ranks that are named.
 const RANKS_NAMED_MAX: usize = 8;
-/// What is shown of a command line.
+/// Most characters shown of a command line.
 const SHOWN_CHARS_MAX: usize = 80;
 
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// Its pid.
     pub id: u32,
-    /// Who started it.
+    /// Pid of the parent.
     pub parent: u32,
-    /// Its words.
+    /// Its command line.
     pub command: String,
     /// `MASTER_ADDR` and `MASTER_PORT` as it was started.
     pub address: String,
-    /// See `address`.
+    /// Its `MASTER_PORT`; see `address`.
     pub port: String,
     /// Its `RANK`, as it was started or as it has set it itself.
     pub rank: Option<u64>,
 }
 
-/// Ranks of a command of which no client came.
+/// Ranks of a command that sent no client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Silent {
     /// Each with one of its processes.
@@ -67,23 +66,23 @@ impl fmt::Display for Silent {
 pub enum Finding {
     /// A process was started with another address.
     Told {
-        /// The process.
+        /// The process, in words.
         process: String,
-        /// The address.
+        /// The address that it was started with.
         address: String,
-        /// Who started it, with the agent's address: the launcher.
+        /// Name of the parent, which has the agent's address: the launcher.
         launcher: String,
         /// The agent's address.
         ours: SocketAddr,
     },
     /// All processes have the agent's address, and do not use it.
     Unused {
-        /// How many.
+        /// How many processes there are.
         processes: usize,
     },
     /// There is nothing to look at any more.
     Gone {
-        /// The command.
+        /// Command line of the process.
         command: String,
         /// The agent's address.
         ours: SocketAddr,
@@ -112,8 +111,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What to do about a launcher, by its name. Words that can be typed: whoever reads them
-/// has not the variables of the command.
+/// What to do about a launcher, by its name. Values are spelled out: the reader's shell does not
+/// have the command's variables.
 fn advice(launcher: &str, ours: SocketAddr) -> String {
     let is = |names: &[&str]| names.iter().any(|name| launcher.contains(name));
     if is(&["torchrun", "torch.distributed"]) {
@@ -177,7 +176,7 @@ fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding
     }
 }
 
-/// The ranks below `root` of whose processes none is among these; none if all are there.
+/// The ranks below `root` that have no process among these; `None` if all are there.
 pub fn silent(root: u32, programs: &[u32]) -> Option<Silent> {
     let mut libraries = Libraries::default();
     let mut family = family(root);
@@ -252,7 +251,7 @@ fn read(id: u32) -> Option<Process> {
     let parent = parent(id)?;
     let words = read_some(&folder.join("cmdline")).unwrap_or_default();
     let command = words.trim_end_matches('\0').replace('\0', " ");
-    // Those of other users cannot be read.
+    // Processes of other users cannot be read.
     let variables = read_some(&folder.join("environ")).unwrap_or_default();
     let value = |name: &str| value_of(&variables, name).unwrap_or_default().to_owned();
     let (address, port) = (value("MASTER_ADDR"), value("MASTER_PORT"));

@@ -10,7 +10,7 @@ use holdfast_client::TlsFiles;
 use super::launcher::Launcher;
 use super::torchrun::{OURS, Rendezvous};
 
-/// What a variable that is replaced or taken away is kept under.
+/// Prefix under which a replaced or removed variable is kept.
 const ORIGINAL: &str = "HOLDFAST_ORIG_";
 
 /// torchrun's variables that would lead it elsewhere than those that are set:
@@ -25,7 +25,7 @@ const ATTEMPT: &str = "TORCHELASTIC_RESTART_COUNT";
 /// which attempt it is.
 const TITLE_WITHOUT_VARIABLES: &str = "SPT_NOENV";
 
-/// What the command is told.
+/// Environment that the command gets.
 #[derive(Debug)]
 pub struct Told<'a> {
     /// Where its TCPStore clients connect.
@@ -42,22 +42,22 @@ pub struct Told<'a> {
     pub token_file: Option<&'a Path>,
     /// The files for TLS with the store.
     pub tls: &'a TlsFiles,
-    /// The job.
+    /// Job of the command.
     pub job: &'a str,
-    /// The run.
+    /// Run of the command.
     pub run: &'a str,
-    /// How that was met, in words.
+    /// How the run was met, in words.
     pub met: &'a str,
     /// The control socket of its agent.
     pub control: &'a OsStr,
-    /// What started it.
+    /// Launcher of the command.
     pub launcher: &'a Launcher,
 }
 
 /// Variables to set, and (without a value) to take away.
 pub type Changes = BTreeMap<String, Option<OsString>>;
 
-/// What is different from the agent's own environment, in which `now` looks.
+/// Differences from the agent's own environment, which `now` reads.
 pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Changes {
     let mut changes = Changes::new();
     let mut replace = |name: &str, value: Option<&str>| {
@@ -75,7 +75,7 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
         replace("TORCHELASTIC_USE_AGENT_STORE", Some("True"));
         replace("PET_MASTER_ADDR", Some(&host));
         replace("PET_MASTER_PORT", Some(&port));
-        // One who has chosen Holdfast's rendezvous may have said where it is.
+        // A user who chose Holdfast's rendezvous may have set its address.
         if now("PET_RDZV_BACKEND").is_none_or(|backend| backend != OURS) {
             let backend = match told.rendezvous {
                 Rendezvous::Static => "static",
@@ -126,7 +126,7 @@ pub fn rank(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Option<u
     set.or_else(|| now("RANK"))?.to_str()?.parse().ok()
 }
 
-/// An address at which the listener is met from this host.
+/// An address at which the listener is reached from this host.
 pub fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -207,10 +207,10 @@ mod tests {
         ] {
             assert_eq!(get(&all, name), Some(value), "{name}");
         }
-        // A rank that is started anew by a launcher outside stays what it is.
+        // A rank that is restarted by a launcher outside stays as it is.
         let restarted = of(&told(), &[("TORCHELASTIC_RESTART_COUNT", "2")]);
         assert_eq!(get(&restarted, "TORCHELASTIC_RESTART_COUNT"), None);
-        // What stays the same needs no copy.
+        // An unchanged variable needs no copy.
         assert_eq!(get(&all, "HOLDFAST_ORIG_MASTER_PORT"), None);
         assert_eq!(get(&all, "HOLDFAST_TCPSTORE"), None);
     }

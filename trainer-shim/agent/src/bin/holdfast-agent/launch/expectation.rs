@@ -1,4 +1,4 @@
-//! Whether TCPStore clients come, and what is said if none does.
+//! Whether TCPStore clients come, and the warning if none does.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,15 +17,15 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Expectation {
     began: Instant,
     within: Duration,
-    /// When to look next; none if nothing is expected any more.
+    /// When to look next; `None` if nothing is expected any more.
     due: Option<Instant>,
     /// The command's process and words.
     process: u32,
     command: String,
     ours: SocketAddr,
-    /// What was found when the time was over.
+    /// The finding at the end of that time.
     missed: Option<Finding>,
-    /// Ranks of which none came, while others did.
+    /// Ranks that did not come, while others did.
     silent: Option<Silent>,
 }
 
@@ -53,7 +53,7 @@ impl Expectation {
         }
     }
 
-    /// Says that nobody came, or that ranks did not, or that somebody came late.
+    /// Warns that no client came, that ranks are missing, or that a client came late.
     pub fn look(&mut self, seen: &Seen) {
         if seen.clients > 0 {
             if self.missed.take().is_some() {

@@ -1,5 +1,5 @@
-//! The launcher of this process, as it names itself: jobs, runs and ranks that
-//! nobody has to be told.
+//! The launcher of this process, by its own variables: jobs, runs and ranks need
+//! no flags then.
 
 use std::ffi::OsString;
 
@@ -9,10 +9,10 @@ use super::mpi::Mpi;
 use super::slurm::Slurm;
 use super::torchrun;
 
-/// What torchrun calls a run that was given no id.
+/// torchrun's name for a run without an id.
 const NO_ID: &str = "none";
 
-/// Who started this process, or what it starts, with an identity of its own.
+/// Launcher that started this process, or that it starts, with an identity of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launcher {
     slurm: Option<Slurm>,
@@ -46,8 +46,7 @@ impl Launcher {
         Launcher { slurm, mpi, torchrun }
     }
 
-    /// The job, where nobody named one: torchrun's id, which its user chose, before
-    /// the numbers of the others.
+    /// Default for the job: torchrun's id, which its user chose, before the numbers of the others.
     pub fn job(&self) -> Option<Named> {
         let named = |job: Option<Name>, after| job.map(|job| Named { job, after });
         let id = self.torchrun.as_ref().and_then(|id| id.parse().ok());
@@ -65,7 +64,7 @@ impl Launcher {
         self.torchrun.as_deref().filter(|id| id.parse::<Name>().is_err())
     }
 
-    /// The run, where nobody chose one.
+    /// Default for the run.
     pub fn run(&self) -> Option<Name> {
         self.slurm.as_ref().and_then(Slurm::run)
     }

@@ -26,7 +26,7 @@ use super::restarts::{AT_ONCE_MAX, Restarts, WITHIN};
 use crate::remedy::NotAttached;
 use crate::settings::Settings;
 
-/// Tries to attach, each of which may find an agent that is about to end.
+/// Most tries to attach: each may find an agent that is about to end.
 const ATTACH_TRIES_MAX: u32 = 5;
 const ATTACH_PAUSE: Duration = Duration::from_millis(200);
 /// How long another process may take to start an agent, or one that ends to be
@@ -34,7 +34,7 @@ const ATTACH_PAUSE: Duration = Duration::from_millis(200);
 const START_TIME_MAX: Duration = Duration::from_secs(45);
 /// How long the last command waits for what it sent to be committed.
 pub const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long an agent may take to tell how it goes.
+/// Time limit for an agent's status.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How the agent of a command is found or started.
@@ -45,11 +45,11 @@ pub struct Start {
     flags: Vec<OsString>,
     job: Name,
     choice: RunChoice,
-    /// What of the launch the command is.
+    /// The command's part of the launch.
     part: Option<String>,
     tcpstore: Vec<SocketAddr>,
-    /// The ports of the agent that was there before, in its order. Its run may
-    /// only be joined, for opening it anew might end the run behind it.
+    /// Ports of the agent before, in its order. Its run may only be joined:
+    /// opening it anew might end the run after it.
     again: Vec<SocketAddr>,
     /// The lease with which it held the run.
     lease: Option<LeaseId>,
@@ -58,7 +58,7 @@ pub struct Start {
     is_kept: bool,
 }
 
-/// What the agent answered.
+/// The agent's answer to an attach.
 #[derive(Debug, Clone)]
 pub struct Attached {
     /// Name of the job.
@@ -78,7 +78,7 @@ pub struct Attached {
 pub struct Seen {
     /// TCPStore clients that ever came.
     pub clients: usize,
-    /// Their processes; none if not all of them are known.
+    /// Their processes; `None` if some are unknown.
     pub programs: Option<Vec<u32>>,
     /// The ports where they can.
     pub ports: Vec<u16>,
@@ -95,7 +95,7 @@ pub struct Link {
 
 enum State {
     Attached(Connection),
-    /// The agent was killed; another one is on its way.
+    /// The agent was killed; another one is starting.
     Returning(Attaching),
     Gone,
 }
@@ -133,7 +133,7 @@ impl Start {
         &self.place
     }
 
-    /// The control socket.
+    /// Path of the control socket.
     pub fn socket(&self) -> &Path {
         self.place.socket()
     }
@@ -192,7 +192,7 @@ impl Start {
         )
     }
 
-    /// What an agent that follows another one says of itself; of the first nothing is asked.
+    /// Status of an agent that follows another one; the first is not asked.
     async fn status(&self, connection: &mut Connection) -> io::Result<Response> {
         if self.again.is_empty() {
             return Err(io::ErrorKind::NotFound.into());
@@ -232,7 +232,7 @@ impl Start {
         match Connection::open(self.socket()).await {
             Ok(connection) => Ok(Some(connection)),
             Err(error) if has_ended(&error) => Ok(None),
-            // Nobody can listen at such a path, and whoever tries says why.
+            // No process can listen at such a path; the attempt reports why.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
             Err(error) => Err(error).with_context(|| {
                 let socket = self.socket().display();
@@ -241,8 +241,8 @@ impl Start {
         }
     }
 
-    /// The agent gets the listening socket as its standard input: whoever
-    /// connects from now on waits for it, and finds it gone should it die.
+    /// The agent gets the listening socket as its standard input: a client that
+    /// connects from now on waits for it, and sees its end if it dies.
     fn spawn(&self, listener: OwnedFd) -> anyhow::Result<()> {
         let mut command = Command::new(own_program());
         command.arg(if self.is_kept { "keeper" } else { "host" });
@@ -255,7 +255,7 @@ impl Start {
             }
         }
         command.args(&self.flags);
-        // Nothing that somebody else reads: it outlives this process.
+        // No file that another process reads: the agent outlives this process.
         let stderr = match log::open(&self.place.log()) {
             Ok(log) => Stdio::from(log),
             Err(error) => {
@@ -264,15 +264,15 @@ impl Start {
             }
         };
         command.stdin(listener).stdout(Stdio::null()).stderr(stderr);
-        // A flag says the same.
+        // A flag sets the same.
         command.env("HOLDFAST_JOB", self.job.as_str());
         match &self.choice {
-            // What it chooses where nobody does.
+            // The agent's own default.
             RunChoice::Held => command.env_remove("HOLDFAST_RUN"),
             choice => command.env("HOLDFAST_RUN", word(choice)?.as_str()),
         };
         // It outlives this process where others are attached; while this one
-        // lives, the runtime waits for it.
+        // runs, the runtime waits for it.
         drop(command.spawn()?);
         Ok(())
     }
@@ -284,8 +284,7 @@ pub fn own_program() -> PathBuf {
     program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
-/// The word for a run on the command line. No run that is named can be called as
-/// one of the others.
+/// The value of the run's flag. No run's name may be one of the reserved words.
 fn word(choice: &RunChoice) -> anyhow::Result<Name> {
     Ok(match choice {
         RunChoice::Auto | RunChoice::Held => RUN_AUTO.parse()?,
@@ -294,7 +293,7 @@ fn word(choice: &RunChoice) -> anyhow::Result<Name> {
     })
 }
 
-/// Nobody listens, or nobody did any more when it was asked.
+/// No process listens, or it stopped listening during the call.
 fn has_ended(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -328,13 +327,13 @@ impl Link {
         ))
     }
 
-    /// What the agent has to say.
+    /// Path of the agent's log.
     pub fn log(&self) -> PathBuf {
         self.start.place.log()
     }
 
-    /// Keeps the hold for as long as it is awaited: an agent that was killed
-    /// is started anew. May be dropped and called again.
+    /// Keeps the hold while it is polled: an agent that was killed is restarted.
+    /// May be dropped and called again.
     pub async fn keep(&mut self) {
         loop {
             match &mut self.state {
@@ -403,7 +402,7 @@ impl Link {
         }));
     }
 
-    /// What TCPStore clients ever came; none if the agent does not say in
+    /// TCPStore clients that ever came; `None` if the agent does not answer in
     /// time, or has counted none since one before it was killed.
     pub async fn clients_ever(&self) -> Option<Seen> {
         let seen = seen(self.start.socket()).await.unwrap_or_else(|_| {
@@ -413,7 +412,7 @@ impl Link {
             None
         });
         let mut seen = seen.filter(|seen| seen.clients > 0 || !self.restarts.any())?;
-        // Those that came to an agent before are not known.
+        // Clients of an agent before are not known.
         seen.programs = seen.programs.filter(|_| !self.restarts.any());
         Some(seen)
     }
@@ -436,9 +435,9 @@ impl Link {
     }
 }
 
-/// What the agent at this socket sees; none if it does not say, an error if not in time.
-/// Asked over a connection of its own: a slow agent is not gone, and its late answer is
-/// nobody else's.
+/// What the agent at this socket sees; `None` if it does not say, an error if not in time. Asked
+/// over a separate connection: a slow agent is not gone, and its late answer must not reach
+/// another caller.
 pub async fn seen(control: &Path) -> Result<Option<Seen>, Elapsed> {
     let asking = async {
         let mut connection = Connection::open(control).await?;

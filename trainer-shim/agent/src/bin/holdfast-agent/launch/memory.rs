@@ -1,8 +1,8 @@
-//! What a process of the command does now, of what only its memory tells: the
-//! variables that it has set itself, and whether it waits within PyTorch.
+//! State of a process of the command that only its memory shows: the variables
+//! that it has set itself, and whether it waits within PyTorch.
 //!
 //! `/proc/PID/environ` shows variables as a process was started. Those that a
-//! program sets itself stand where the C library's `environ` points to.
+//! program sets itself are where the C library's `environ` points to.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,9 +10,9 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What is read of a process's table of mappings.
+/// Most bytes read of a process's table of mappings.
 const MAPS_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// What is read of a C library.
+/// Most bytes read of a C library.
 const LIBRARY_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Variables that are looked at, and bytes of one.
 const VARIABLES_MAX: usize = 4096;
@@ -23,7 +23,7 @@ const STACK_WORDS: usize = 64;
 const SYMBOL_BYTES: usize = 24;
 /// The type of an ELF section with symbols for other files.
 const DYNAMIC_SYMBOLS: u32 = 11;
-/// What sleeps between two tries to connect.
+/// The library that sleeps between two tries to connect.
 const PYTORCH: &str = "/libtorch_cpu.so";
 /// The system calls `nanosleep` and `clock_nanosleep`.
 const SLEEPS: &[&str] = if cfg!(target_arch = "x86_64") { &["35", "230"] } else { &["101", "115"] };
@@ -65,7 +65,7 @@ impl Program {
         Some(Program { folder, maps, memory })
     }
 
-    /// Those of these variables that are set now. None if that cannot be known.
+    /// The current values of these variables. `None` if they are unknown.
     pub fn variables<const N: usize>(
         &self,
         names: [&str; N],
@@ -115,7 +115,7 @@ impl Program {
             let mut code = self.maps.iter().filter(|mapping| mapping.is_code);
             code.find(|code| (code.from..code.to).contains(&word))
         };
-        // Who called the C library: what stands behind may be left from before.
+        // The caller of the C library: words after it may be stale.
         let of_libraries = |code: &&Mapping| {
             let file = code.path.rsplit('/').next().unwrap_or_default();
             !["libc.so", "ld-musl-", "libstdc++.so"].iter().any(|name| file.starts_with(name))
@@ -147,7 +147,6 @@ impl Program {
     }
 }
 
-/// A line of `/proc/PID/maps`.
 fn mapping(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (from, to) = fields.next()?.split_once('-')?;

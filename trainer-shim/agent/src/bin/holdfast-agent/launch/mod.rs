@@ -13,9 +13,9 @@
 //! | [`agent_log`] | the agent's log, shown |
 //! | [`restarts`] | how often an agent is started anew |
 //! | [`witness`] | whether a signal has reached the command already |
-//! | [`bypass`] | which processes were told another address, and by whom |
+//! | [`bypass`] | which processes got another address, and from which process |
 //! | [`own_stores`] | programs that use a store of their own, said while they run |
-//! | [`memory`] | what only a process's memory tells of it |
+//! | [`memory`] | process state that only its memory shows |
 //! | [`refusal`] | a command that is not started, and the one to use instead |
 
 mod agent_log;
@@ -77,7 +77,7 @@ const FORWARDED: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// An end that takes longer says what it waits for.
+/// An end that takes longer logs what it waits for.
 const LEAVE_NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// Attaches to the agent, then starts the command; returns the command's exit code.
@@ -180,8 +180,8 @@ pub async fn launch(
     Ok(code_of(status.context("cannot wait for the command")?))
 }
 
-/// Names the job after the launcher, where nobody named it: launches that do not
-/// belong together do not meet.
+/// Names the job after the launcher, where no name is set: unrelated launches do
+/// not meet.
 fn name_job(settings: &mut Settings, launcher: &Launcher) {
     if settings.job.is_some() {
         return;
@@ -204,7 +204,7 @@ async fn leave(link: Link, signals: &mut Signals, done: bool, ended: Option<Comm
         () = &mut leaving => return,
         () = sleep(LEAVE_NOTICE_AFTER) => {}
     }
-    // What ended the command, too, does not end this.
+    // Signals that ended the command do not end this process, too.
     signals.forget();
     info!(
         "the command has ended; waiting up to {} s for the agent to tell the store so; Ctrl-C or \
@@ -228,7 +228,7 @@ async fn leave(link: Link, signals: &mut Signals, done: bool, ended: Option<Comm
     }
 }
 
-/// The flags of this `run`: what stands between its name and the command.
+/// The flags of this `run`: the words between its name and the command.
 fn own_flags(command: &[OsString]) -> Vec<OsString> {
     let all: Vec<OsString> = std::env::args_os().collect();
     let before = all.len().saturating_sub(command.len());

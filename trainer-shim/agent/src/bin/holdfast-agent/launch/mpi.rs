@@ -1,4 +1,4 @@
-//! What `mpirun` says of the process that this is.
+//! Variables of `mpirun` for this process.
 
 use holdfast_api::Name;
 
@@ -20,10 +20,10 @@ const NAMES: [[&str; 3]; 2] = [
 ];
 
 impl Mpi {
-    /// Reads the environment; none outside of `mpirun`. In a Slurm step of so many
-    /// tasks Open MPI's own names count: `mpirun` leaves the variables of the step in
-    /// which its daemons run. A step may set those of MPICH, too; where their number
-    /// differs, they are of an `mpirun`.
+    /// Reads the environment; `None` outside of `mpirun`. In a Slurm step of `step_tasks` tasks
+    /// Open MPI's own names count: `mpirun` leaves the variables of the step in which its daemons
+    /// run. A step may set those of MPICH, too; where their number differs, they are of an
+    /// `mpirun`.
     pub fn read(get: impl Fn(&str) -> Option<String>, step_tasks: Option<&str>) -> Option<Mpi> {
         let number = |name: &str| {
             let text = get(name)?;

@@ -1,8 +1,8 @@
 //! Programs that use a store of their own, past the agent: found while they run,
-//! and said at once, for such a job often hangs until its time is over.
+//! and reported at once, since such a job often hangs until its time limit.
 //!
-//! A Python that has Holdfast's wheel puts those stores on Holdfast, and says in a
-//! variable that it does: it is left alone.
+//! A Python that has Holdfast's wheel puts those stores on Holdfast, and sets a variable for that:
+//! it is left alone.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -25,10 +25,9 @@ const INTERVAL: Duration = Duration::from_millis(700);
 const INTERVAL_LATER: Duration = Duration::from_secs(10);
 /// How long "at first" is.
 const FIRST: Duration = Duration::from_secs(120);
-/// Programs that are named.
 const NAMED_MAX: usize = 4;
 
-/// The variables that tell what a program uses.
+/// The variables that show which store a program uses.
 const VARIABLES: [&str; 4] = ["MASTER_ADDR", "MASTER_PORT", "HOLDFAST_CONTROL", "HOLDFAST_CAPTURE"];
 /// As [`VARIABLES`] has them.
 const OFF: &str = "off";
@@ -36,7 +35,7 @@ const OFF: &str = "off";
 /// A command whose programs are looked at.
 #[derive(Debug, Clone)]
 pub struct Watched {
-    /// Its process.
+    /// Pid of the command.
     pub root: u32,
     /// How many words it has.
     pub words: usize,
@@ -50,14 +49,14 @@ pub struct Watched {
     pub control: PathBuf,
 }
 
-/// What a program does, as far as it matters.
+/// What a program does, as far as it matters here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Facts {
     /// `MASTER_ADDR` and `MASTER_PORT` now, and whether it was started with them.
     address: String,
     port: String,
     started_so: bool,
-    /// The agent that it was told of.
+    /// Control socket that the program was given.
     control: String,
     capture: String,
     serves: bool,
@@ -76,7 +75,6 @@ enum Bypass {
     Searches,
 }
 
-/// What was seen before.
 #[derive(Debug, Default)]
 struct Seen {
     libraries: Libraries,
@@ -84,7 +82,7 @@ struct Seen {
     said: BTreeSet<Bypass>,
 }
 
-/// Looks again and again, and says what it finds.
+/// Looks repeatedly, and reports what it finds.
 pub async fn watch(watched: Watched) -> Infallible {
     let began = Instant::now();
     let mut seen = Seen::default();
@@ -94,7 +92,7 @@ pub async fn watch(watched: Watched) -> Infallible {
         if seen.said.len() >= NAMED_MAX {
             continue;
         }
-        // One that is slow, or is being replaced, is not passed by.
+        // A slow agent, or one that is being replaced, is not bypassed.
         let Ok(Some(link::Seen { ports, .. })) = link::seen(&watched.control).await else {
             continue;
         };
@@ -166,7 +164,6 @@ fn bypass(facts: &Facts, id: u32, watched: &Watched, ports: &[u16]) -> Option<By
     facts.searches.then_some(Bypass::Searches)
 }
 
-/// Whether the agent is met at this address.
 fn is_ours(host: &str, port: &str, ours: SocketAddr, ports: &[u16]) -> bool {
     let ip: Option<IpAddr> = host.parse().ok();
     let is_local = host == "localhost" || ip.is_some_and(|ip| ip.is_loopback());
@@ -276,7 +273,7 @@ mod tests {
         assert!(passes(&serves).is_some());
         assert_eq!(passes(&Facts { capture: "77".to_owned(), ..serves.clone() }), None);
         assert_eq!(passes(&Facts { control: "/run/d.sock".to_owned(), ..serves.clone() }), None);
-        // What a program with the wheel started has it not.
+        // A program started by one with the wheel lacks it.
         assert!(passes(&Facts { capture: "76".to_owned(), ..serves.clone() }).is_some());
         assert!(passes(&Facts { capture: OFF.to_owned(), ..serves }).is_some());
     }

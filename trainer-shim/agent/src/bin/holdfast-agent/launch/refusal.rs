@@ -13,8 +13,7 @@ use crate::command_line::RunFlags;
 use crate::remedy::quoted;
 use crate::settings::Settings;
 
-/// Nothing was started, and nothing is wrong with the agent: the command is
-/// not one for it.
+/// The command was not started: it bypasses the agent, which is itself in order.
 pub const EXIT_CODE: u8 = 2;
 
 /// Why a command was not started.
@@ -22,14 +21,14 @@ pub const EXIT_CODE: u8 = 2;
 pub enum Refusal {
     /// Its own arguments lead its ranks past the agent.
     Contradicts {
-        /// How.
+        /// How the command bypasses the agent.
         contradiction: Contradiction,
-        /// What stands before the command.
+        /// The words before the command.
         before: Vec<OsString>,
     },
     /// Its torch dies of a port that is served already.
     TooOld {
-        /// The version.
+        /// Version of torch.
         version: Version,
         /// The Python that has it.
         python: PathBuf,

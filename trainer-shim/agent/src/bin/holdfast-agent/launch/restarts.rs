@@ -1,11 +1,11 @@
-//! How often the agent of a command is started anew.
+//! How often the agent of a command is restarted.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Agents that are started anew at once, within [`WITHIN`]. The next one waits.
+/// Agents that are restarted at once, within [`WITHIN`]. The next one waits.
 pub const AT_ONCE_MAX: usize = 5;
 /// For how long a restart counts.
 pub const WITHIN: Duration = Duration::from_secs(600);
@@ -23,12 +23,12 @@ impl Restarts {
         self.ever
     }
 
-    /// One more, which somebody else sees to.
+    /// Counts a restart that another process carries out.
     pub fn note(&mut self) {
         self.ever = true;
     }
 
-    /// One more; answers how long it has to wait.
+    /// Counts one more; returns how long it has to wait.
     pub fn pause(&mut self, now: Instant) -> Duration {
         self.ever = true;
         self.at.retain(|at| *at + WITHIN > now);
@@ -64,7 +64,7 @@ mod tests {
         }
         let sixth = begin + second * 10;
         assert_eq!(restarts.pause(sixth), WITHIN - second * 10);
-        // That one was started when the first did not count any more; so is the next.
+        // That one was started when the first had left the window; so is the next.
         let seventh = begin + WITHIN;
         assert_eq!(restarts.pause(seventh), second);
         assert_eq!(restarts.pause(seventh + WITHIN * 2), Duration::ZERO);

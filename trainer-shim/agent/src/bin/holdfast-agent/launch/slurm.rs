@@ -1,4 +1,4 @@
-//! What Slurm says of the task that this process is.
+//! Variables of Slurm for this process's task.
 
 use holdfast_api::Name;
 

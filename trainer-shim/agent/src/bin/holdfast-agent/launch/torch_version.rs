@@ -21,7 +21,7 @@ pub const STATIC_SINCE: Version = Version { major: 2, minor: 7 };
 /// Python on a cold network file system takes its time; longer, and the
 /// version stays unknown.
 const ASK_TIME_MAX: Duration = Duration::from_secs(15);
-/// What is read of its answer, and of a script.
+/// Most bytes read of its answer, and of a script.
 const ANSWER_BYTES_MAX: u64 = 256;
 const SCRIPT_BYTES_MAX: u64 = 4096;
 
@@ -58,14 +58,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// What could be found out.
+/// Result of the lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A torch.
+    /// A torch was found.
     Known {
-        /// Its version.
+        /// Version of torch.
         version: Version,
-        /// Whose it is.
+        /// Interpreter that it is installed in.
         python: PathBuf,
         /// Whether torchrun finds Holdfast's rendezvous there.
         has_ours: bool,

@@ -43,7 +43,6 @@ const WITH_VALUE: [&str; 27] = [
     "start-method",
     "tee",
 ];
-/// Options without.
 const FLAGS: [&str; 7] =
     ["help", "module", "no-python", "run-path", "standalone", "use-env", "virtual-local-rank"];
 
@@ -51,13 +50,13 @@ const FLAGS: [&str; 7] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Torchrun<'a> {
     command: &'a [OsString],
-    /// Its program.
+    /// The program that runs torchrun.
     pub program: Program<'a>,
     /// Its first argument.
     first: usize,
 }
 
-/// What runs torchrun.
+/// How torchrun is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program<'a> {
     /// Its own script.
@@ -66,7 +65,6 @@ pub enum Program<'a> {
     Python(&'a OsStr),
 }
 
-/// One of torchrun's own arguments.
 #[derive(Debug, PartialEq, Eq)]
 struct Argument {
     option: &'static str,
@@ -75,14 +73,14 @@ struct Argument {
     words: Range<usize>,
 }
 
-/// What around the command decides how torchrun behaves.
+/// The environment that decides how torchrun behaves.
 #[derive(Debug, Default)]
 pub struct Around {
-    /// The ports that the agent was told to serve; none if it chooses one.
+    /// Ports that the agent was asked to serve; empty if it chooses one.
     pub ports: Vec<SocketAddr>,
     /// `PET_RDZV_BACKEND` as the user set it.
     pub pet_backend: Option<String>,
-    /// `PET_NNODES`.
+    /// Value of `PET_NNODES`.
     pub pet_nodes: Option<String>,
     /// Whether `PET_NODE_RANK` is set.
     pub pet_node_rank: bool,
@@ -92,7 +90,7 @@ pub struct Around {
     pub has_ours: bool,
 }
 
-/// What `PET_RDZV_BACKEND` is set to.
+/// The value that `PET_RDZV_BACKEND` is set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rendezvous {
     /// torchrun's own, with the rank of each node given.
@@ -104,14 +102,14 @@ pub enum Rendezvous {
 /// A command that would lead its ranks past the agent.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Contradiction {
-    /// What leads past it and why; one sentence each.
+    /// Why it bypasses the agent; one sentence each.
     pub reasons: Vec<String>,
     /// The command without it.
     pub corrected: Vec<OsString>,
 }
 
-/// Looks for torchrun: the command itself, or what a wrapper (`env`,
-/// `numactl`, `srun`) starts. What a script is given is none of our business.
+/// Looks for torchrun: the command itself, or what a wrapper (`env`, `numactl`,
+/// `srun`) starts. Arguments of a script are not looked at.
 pub fn find(command: &[OsString]) -> Option<Torchrun<'_>> {
     let mut n = 0;
     while n < command.len() {
@@ -202,8 +200,8 @@ impl Torchrun<'_> {
     }
 
     /// The rendezvous for a command that names none: Holdfast's where it is
-    /// there, unless somebody has given the nodes their ranks, which only the
-    /// static one keeps.
+    /// there, unless the nodes have been given ranks, which only the static
+    /// rendezvous keeps.
     pub fn rendezvous(&self, around: &Around) -> Rendezvous {
         let mut arguments = self.arguments().into_iter();
         let ranked = around.pet_node_rank || arguments.any(|one| one.option == "node-rank");
@@ -215,7 +213,7 @@ impl Torchrun<'_> {
         }
     }
 
-    /// What in it leads past the agent; none if nothing does.
+    /// The part of it that bypasses the agent; `None` if nothing does.
     pub fn contradiction(&self, around: &Around) -> Option<Contradiction> {
         let arguments = self.arguments();
         let value = |option: &str| {
@@ -324,7 +322,7 @@ fn read_option(text: &str) -> Option<(&'static str, Option<String>, bool)> {
 }
 
 impl Argument {
-    /// Whether it tells a rendezvous of its own how to work.
+    /// Whether it configures a rendezvous of the command's own.
     fn is_of_rendezvous(&self) -> bool {
         matches!(self.option, "rdzv-backend" | "rdzv-endpoint")
     }
@@ -492,7 +490,7 @@ mod tests {
             let around = Around { pet_backend, pet_node_rank, has_ours: true, ..Around::default() };
             assert_eq!(of("torchrun train.py", &around), expected, "{backend:?}");
         }
-        // What is refused then is corrected to that one: the nodes need no ranks.
+        // A command refused for that is corrected to that one: the nodes need no ranks.
         let command = "torchrun --nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=n0:1 train.py";
         let corrected = "torchrun --nnodes=1:4 train.py".to_owned();
         assert_eq!(judged(command, &around), Some((2, corrected)));

@@ -1,8 +1,8 @@
 //! Signals of Slurm, which may have reached the command already.
 //!
 //! Slurm signals the task alone, or every process of its step, as the cluster is
-//! configured (`SignalChildrenProcesses`, `ProctrackType`). Nothing in a signal tells
-//! which: so there is a second child beside the command, which says what reaches it.
+//! configured (`SignalChildrenProcesses`, `ProctrackType`). Nothing in a signal shows which: so a
+//! second child runs beside the command, and reports the signals that it gets.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(5);
 const SEEN_TIME_MAX: Duration = Duration::from_millis(500);
 /// A signal that the witness alone has seen is forgotten then.
 const SEEN_KEPT: Duration = Duration::from_secs(5);
-/// What the witness is called. Whoever ends the agent by its name does not mean it.
+/// Process name of the witness: not the agent's, so that killing the agent by name spares it.
 const NAME: &str = "signal-witness";
 const READY: &str = "ready";
 
@@ -39,7 +39,7 @@ pub struct Witness {
     _child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     seen: VecDeque<(Seen, Instant)>,
-    /// It ended: nobody knows any more what reaches the command.
+    /// It ended: signals that reach the command are no longer known.
     gone: bool,
 }
 
@@ -99,7 +99,7 @@ fn read(line: &str) -> Option<Seen> {
     Some(Seen { signal: signal.parse().ok()?, sender: sender.parse().ok()? })
 }
 
-/// The witness itself: says what reaches it, until whoever started it is gone.
+/// The witness process: reports the signals that it gets, until its parent is gone.
 pub fn witness() -> anyhow::Result<u8> {
     crate::surroundings::close_inherited();
     // By its name, too, it is not the agent.

@@ -1,8 +1,8 @@
-//! What started a process whose own variables do not say its attempt.
+//! Ancestors of a process whose own variables do not give its attempt.
 //!
 //! Only a launcher restarts ranks in place, and a rank is a descendant of its
 //! launcher. So a process without one among its ancestors was never restarted,
-//! and what a process below a rank does not say, that rank does.
+//! and a process below a rank without the variable has that rank's attempt.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,6 @@ use std::path::Path;
 
 use super::variables::{Said, Variables};
 
-/// Ancestors that are looked at.
 const ANCESTORS_MAX: usize = 128;
 /// Words of a command line that are looked at.
 const WORDS_MAX: usize = 4_096;
@@ -26,8 +25,7 @@ const LAUNCHER_MODULES: [&str; 5] = [
     "accelerate.commands.accelerate_cli",
     "nvidia_resiliency_ext.fault_tolerance.launcher",
 ];
-/// Those of them whose count of restarts is an argument or this variable, and is 0
-/// where neither says anything.
+/// Launchers whose count of restarts is an argument or this variable, and is 0 if neither is set.
 const TORCHRUN: [&str; 3] = ["torchrun", "torch.distributed.run", "torch.distributed.launch"];
 const RESTARTS_ARGUMENT: &str = "--max-restarts";
 const RESTARTS_VARIABLE: &str = "PET_MAX_RESTARTS";
@@ -35,20 +33,19 @@ const RESTARTS_VARIABLE: &str = "PET_MAX_RESTARTS";
 /// A process that cannot be taken for another one.
 pub type Identity = (u32, u64);
 
-/// Who started a process.
+/// Origin of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// Somebody whose variables tell the attempt of all below.
+    /// An ancestor whose variables give the attempt of all its descendants.
     Attempt(u32),
     /// No launcher that restarts its ranks.
     Unrestarted,
     /// A launcher that may restart it: this process.
     Launcher(u32),
-    /// That cannot be seen from here.
+    /// The origin cannot be seen from here.
     Unseen,
 }
 
-/// What the kernel says of a process.
 struct Stat {
     parent: u32,
     started: u64,
@@ -137,7 +134,7 @@ fn launcher(words: &[String]) -> Option<&'static str> {
 }
 
 /// Whether torchrun may restart its ranks in place. An argument of the program
-/// behind it that is called the same counts, too: it cannot be told apart here.
+/// after it with the same name counts, too: the two look the same here.
 fn restarts(words: &[String], variables: Option<&Variables>) -> bool {
     let is_none = |count: &str| count.parse() == Ok(0_u64);
     let mut words = words.iter();
@@ -183,7 +180,7 @@ mod tests {
             ),
             ("/venv/bin/python /venv/bin/accelerate launch t.py", Some("accelerate")),
             ("torchrun t.py", Some("torchrun")),
-            // What only names one.
+            // Commands that only name one.
             ("python train.py torchrun", None),
             ("python -m train torch.distributed.run", None),
             ("holdfast-agent run -- torchrun t.py", None),

@@ -1,8 +1,8 @@
 //! The variables that a process was started with, as Linux shows them.
 //!
 //! `/proc/PID/environ` is a piece of the process's own memory, and a program may
-//! write over it: setproctitle puts the title there and zeros behind it. What is
-//! left may look like a process without the variable that is looked for.
+//! write over it: setproctitle puts the title there, and zeros after it. The rest
+//! may look like a process without the wanted variable.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,15 +16,14 @@ pub const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 const OWN_NAMESPACE: &str = "HOLDFAST_NAMESPACE";
 /// Where a command meets its agent that keeps its MASTER_ADDR.
 const STORE: &str = "HOLDFAST_TCPSTORE";
-/// What is read of a process's variables.
 const READ_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What variables say about an attempt.
+/// The attempt in a process's variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
-    /// They are those of somebody who was sent to this agent: this attempt.
+    /// They are those of a process that was sent to this agent: this attempt.
     Ours(u32),
-    /// They are those of somebody else, whom nobody restarts here.
+    /// They are those of another process, which no launcher restarts here.
     Others,
     /// They are not as the process was given them.
     Overwritten,
@@ -57,9 +56,9 @@ impl Variables {
         all.split(|byte| *byte == 0).all(|one| one.iter().skip(1).any(|byte| *byte == b'='))
     }
 
-    /// What they say, to an agent that listens there. Process ids of another
-    /// process namespace name strangers: one that was not sent to this agent
-    /// counts as never restarted.
+    /// The attempt in them, for an agent that listens there. Process ids of
+    /// another process namespace name strangers: one that was not sent to this
+    /// agent counts as never restarted.
     pub fn say(&self, ports: &[SocketAddr]) -> Said {
         let is_port = |port: &str| {
             let port = port.parse::<u16>().ok();
@@ -108,10 +107,10 @@ mod tests {
                 "MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=2\0HOLDFAST_NAMESPACE=n\0",
                 Said::Ours(0),
             ),
-            // Somebody else's rank.
+            // Another launcher's rank.
             ("MASTER_PORT=1\0TORCHELASTIC_RESTART_COUNT=2\0", Said::Others),
             ("TORCHELASTIC_RESTART_COUNT=2\0", Said::Others),
-            // What is no number.
+            // Values that are no number.
             ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=-1\0", Said::Ours(0)),
             ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=\0", Said::Ours(0)),
             ("MASTER_PORT=29500\0XTORCHELASTIC_RESTART_COUNT=2\0", Said::Ours(0)),
@@ -125,7 +124,7 @@ mod tests {
     #[test]
     fn variables_that_were_written_over_say_nothing() {
         for variables in [
-            // A title, and zeros behind it.
+            // A title, and zeros after it.
             &b"\0\0\0\0\0\0\0\0\0\0"[..],
             b"r: step=7\0\0\0\0\0",
             b"r: step 7\0\0\0\0\0",
@@ -138,7 +137,7 @@ mod tests {
         ] {
             assert_eq!(said(variables), Said::Overwritten, "{:?}", variables.escape_ascii());
         }
-        // What is needed is still there.
+        // The needed part is still there.
         assert_eq!(
             said(b"a title\0MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=3\0"),
             Said::Ours(3)

@@ -1,5 +1,5 @@
-//! An operation that the store has been asked about: what its answer means for
-//! the client, and what is asked next.
+//! An operation with an open call to the store: what the answer means for the
+//! client, and the next call.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -18,22 +18,21 @@ pub struct Operation {
     pending: Pending,
 }
 
-/// What an operation has to remember until the store answers.
 #[derive(Debug)]
 pub(super) enum Pending {
-    /// Nothing: the answer says everything.
+    /// None: the answer is enough.
     Plain,
-    /// Of COMPARE_SET: what the client hears if the key is absent.
+    /// COMPARE_SET: the client's reply if the key is absent.
     Compare { expected: Blob },
-    /// Of MULTI_SET: the commands still to come.
+    /// MULTI_SET: the commands still to come.
     Writes(std::vec::IntoIter<Vec<KeyValue>>),
-    /// Of MULTI_GET: what is read so far, and what is not.
+    /// MULTI_GET: values read so far, and keys still to read.
     Gathering(Gathering),
-    /// Of LIST_KEYS: the keys of the pages so far.
+    /// LIST_KEYS: the keys of the pages so far.
     Listing { keys: Vec<Blob>, bytes: usize },
-    /// Of GET_NUM_KEYS in the plain namespace: the counts so far.
+    /// GET_NUM_KEYS in the plain namespace: the counts so far.
     Counting(Vec<u64>),
-    /// Of BARRIER.
+    /// BARRIER: its key and number of arrivals.
     Barrier { key: Blob, world_size: i64 },
 }
 
@@ -60,8 +59,8 @@ impl Gathering {
         self.keys.iter().take(self.asked).cloned().collect()
     }
 
-    /// What the open read found. Answers whether that was the rest; if not, the
-    /// next one may ask for more.
+    /// Takes in the answer to the open read. Returns whether that was the rest;
+    /// if not, the next one may ask for more.
     fn found(&mut self, entries: Vec<Option<KeyEntry>>) -> Result<bool, Unanswerable> {
         if entries.len() != self.asked.min(self.keys.len()) {
             return Err(Unanswerable::OutOfTurn);
@@ -89,7 +88,7 @@ impl Operation {
         Operation { op, pending }
     }
 
-    /// Which operation.
+    /// Its kind, for logs.
     pub fn op(&self) -> Op {
         self.op
     }

@@ -17,7 +17,7 @@ fn entry(key: &str, value: Option<&str>) -> KeyEntry {
     KeyEntry { key: key.into(), value, created: 1, modified: 1, version: 1 }
 }
 
-/// What the operation asks, and what it does with the answer.
+/// The operation's call, and its step after the answer.
 fn run(message: Message, answer: CallAnswer) -> (Call, Result<Step, Unanswerable>) {
     let mapping = mapping();
     let (mut operation, step) = mapping.begin(message);
@@ -257,8 +257,8 @@ fn a_refusal_and_an_answer_to_another_question_have_no_reply() {
     assert_eq!(step, Err(Unanswerable::OutOfTurn));
 }
 
-/// Answers the reads of a MULTI_GET as a store does that reads `bytes_max` at a time;
-/// how many keys each read asked for, and what the client hears.
+/// Answers the reads of a MULTI_GET as a store does that reads `bytes_max` at a time; returns how
+/// many keys each read asked for, and the client's reply.
 fn gathered(sizes: &[usize], bytes_max: usize) -> (Vec<usize>, Result<Step, Unanswerable>) {
     let mapping =
         Mapping { limits: Limits { answer_bytes_max: 100, ..mapping().limits }, ..mapping() };
@@ -302,7 +302,7 @@ fn a_multi_get_that_is_too_long_for_one_read_is_several() {
     };
     for (sizes, asked) in [
         (&[4, 4][..], &[2][..]),
-        // Halves until they fit, and twice as many behind what did.
+        // Halves until they fit, and twice as many after those that did.
         (&[8, 8, 8, 8], &[4, 2, 1, 2, 1, 2, 1, 1]),
         (&[8, 8, 1, 1, 1, 1, 1, 1], &[8, 4, 2, 1, 2, 4, 1]),
     ] {
@@ -313,7 +313,7 @@ fn a_multi_get_that_is_too_long_for_one_read_is_several() {
     let (asked, step) = gathered(&[8; 13], 10);
     assert_eq!(step, Err(Unanswerable::TooLong { limit: 100 }));
     assert!(asked.len() < 40, "{asked:?}");
-    // One value that the store does not give alone: nothing shorter is left.
+    // The store does not give this value even alone: no shorter read is left.
     let (asked, step) = gathered(&[8, 11], 10);
     assert!(matches!(step, Err(Unanswerable::Refused(_))), "{step:?}");
     assert_eq!(asked, [2, 1, 1]);

@@ -22,7 +22,7 @@ struct Pending {
 }
 
 impl Task {
-    /// Goes on as it was recorded.
+    /// Goes on from the record.
     pub(in super::super) fn restore(mut self, recorded: Recorded) -> anyhow::Result<Task> {
         let Recorded { base, happened, input } = recorded;
         let written_before = base.output;
@@ -121,8 +121,7 @@ impl Task {
         }
     }
 
-    /// What is recorded and was not consumed is discarded; what was sent and not recorded
-    /// as that, is.
+    /// Discards bytes in the socket that are recorded already; records bytes as sent that were.
     fn meet_kernel(&mut self, input: u64, sent: u64) -> anyhow::Result<()> {
         let (local, peer) = (self.stream.local_addr()?, self.stream.peer_addr());
         let counters = match peer {
@@ -131,7 +130,7 @@ impl Task {
         };
         let counters = match counters {
             Ok(counters) => counters,
-            // Reset: what came is carried out, and nobody reads the answers.
+            // Reset: received messages are carried out, but the answers have no reader.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -201,7 +200,6 @@ fn count(local: SocketAddr, peer: SocketAddr) -> io::Result<crate::keeper::count
     Diagnosis::open()?.of(local, peer)
 }
 
-/// Discards bytes that are there.
 fn discard(stream: &TcpStream, mut count: u64) -> anyhow::Result<()> {
     let mut scratch = [0; 4096];
     while count > 0 {

@@ -14,7 +14,6 @@ use crate::namespace::Namespace;
 use crate::process;
 use crate::roster::{Entry, Roster};
 
-/// A connection with both of its ends.
 struct End {
     client: std::net::TcpStream,
     stream: Arc<TcpStream>,
@@ -38,14 +37,14 @@ impl End {
         End { client, stream, sender, connection, _entry: entry }
     }
 
-    /// One that is served.
+    /// A connection that is served.
     async fn served(visibility: &Arc<Visibility>) -> End {
         let mut end = End::new(visibility).await;
         end.sender.took_in(true, true, true);
         end
     }
 
-    /// Its client sends so many bytes, and they are there.
+    /// Its client sends this many bytes, and they are there.
     async fn sends(&mut self, bytes: usize) {
         let before = self.sender.socket.received();
         self.client.write_all(&vec![0; bytes]).unwrap();
@@ -158,7 +157,7 @@ async fn a_look_hurries_the_connection_that_it_waits_for() {
     look.await;
 }
 
-/// The clock leaps when nobody has anything to do.
+/// The clock leaps when all tasks are idle.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_takes_nothing_in_holds_up_one_look_until_it_has_caught_up() {
     let visibility = Visibility::new();

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use holdfast_api::Blob;
 
-/// Open writes of all connections.
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     /// The number of the last write that was read.
@@ -22,7 +21,6 @@ pub(super) struct Write {
 }
 
 impl Writes {
-    /// Whether none is open.
     pub(super) fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
@@ -57,8 +55,8 @@ impl Writes {
         }
     }
 
-    /// The last open write to a key below a number that another connection has read.
-    /// Whoever waits for it has waited for those before it, unless it was given up.
+    /// The last open write to a key below a number that another connection has read. A wait for it
+    /// includes those before it, unless it was given up.
     pub(super) fn last_before(&self, key: &Blob, number: u64, own: u64) -> Option<Write> {
         let writes = self.by_key.get(key)?;
         // Its own are committed by then: nothing is passed over.
