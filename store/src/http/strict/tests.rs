@@ -53,7 +53,11 @@ fn each_slip_in_a_body_is_named_with_its_place() {
             r#"["k", "v"]"#,
             "the body must be an object with job, key, run, value, not a list.",
         ),
-        ("/v1/kv/put", r#"{"key": "k"}"#, "`value` is missing (the value)."),
+        (
+            "/v1/kv/put",
+            r#"{"key": "k"}"#,
+            "`value` is missing (value: any bytes, up to `value_bytes_max`).",
+        ),
         ("/v1/kv/put", r#"{"key": "k", "value": 7}"#, "`value` must be a string, not 7."),
         ("/v1/kv/put", r#"{"key": "k", "value": null}"#, "`value` must be a string, not null."),
         (
@@ -376,7 +380,7 @@ fn the_description_says_that_requests_are_strict() {
     let document = document();
     let schemas = document["components"]["schemas"].as_object().unwrap();
     for closed in
-        ["KeyValueRequest", "TransactionRequest", "Terms", "Policy", "Limits", "LifeLimits"]
+        ["KeyValueRequest", "TransactionRequest", "Terms", "Policy", "Limits", "CoordinationLimits"]
     {
         assert_eq!(schemas[closed]["additionalProperties"], json!(false), "{closed}");
     }
