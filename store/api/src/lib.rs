@@ -57,6 +57,7 @@ pub mod command;
 pub mod event;
 pub mod fence;
 pub mod frame;
+pub mod grant;
 pub mod hold;
 pub mod lease;
 pub mod limits;
@@ -94,6 +95,7 @@ pub use command::{
 pub use event::{Event, EventKind, Fault, ProcessList, ProcessStretch, Turnover};
 pub use fence::{Fence, FenceError};
 pub use frame::FrameError;
+pub use grant::{Grant, JobPattern, TokenInfo, TokenKeyInfo, TokenList};
 pub use hold::{
     Held, HeldInfo, HeldNews, Hold, Member, OtherSpec, Phase, Release, ReleaseWhy, Revocation,
     RevokeCause, SpecMismatch, Unreleased,
