@@ -82,9 +82,9 @@ mod tests {
     use super::*;
 
     /// Words that a line of help begins with.
-    const VERBS: [&str; 19] = [
+    const VERBS: [&str; 21] = [
         "Serve", "Open", "Print", "Ask", "Send", "End", "Listen", "Let", "Look", "Keep", "Count",
-        "Connect", "Read", "Log", "Leave", "Wait", "Start", "Run", "Replace",
+        "Connect", "Show", "Use", "Read", "Log", "Leave", "Wait", "Start", "Run", "Replace",
     ];
 
     fn begins_with_a_verb(text: &str) -> bool {
