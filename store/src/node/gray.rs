@@ -21,7 +21,8 @@ const LED_TIME_MIN: Duration = Duration::from_secs(10);
 /// How long its own port may take to answer it. One late answer proves nothing:
 /// earlier requests are answered first.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
-const SILENCES: u32 = 2;
+/// Late answers in a row: a flood of connections passes before leadership moves.
+const SILENCES: u32 = 5;
 
 /// How long the first unapplied committed entry may wait.
 const APPLY_TIME_MAX: Duration = Duration::from_secs(5);
@@ -149,7 +150,7 @@ mod tests {
         watch.port(Port::Silent);
         assert_eq!(watch.is_gray(begun + 60 * S), None, "once is no reason");
         watch.port(Port::Unclear);
-        watch.port(Port::Silent);
+        (1..SILENCES).for_each(|_| watch.port(Port::Silent));
         assert_eq!(watch.is_gray(begun + 60 * S), None);
         watch.port(Port::Silent);
         assert!(watch.is_gray(begun + 60 * S).is_some_and(|why| why.contains("its own port")));
