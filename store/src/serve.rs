@@ -177,11 +177,14 @@ pub async fn run_on(
     let app = App::new(told, metrics, tasks.clone(), stop.clone());
     let serving = http::accept::serve(
         listener,
-        http::router(app.clone()),
-        tasks.clone(),
+        http::accept::Serving {
+            router: http::router(app.clone()),
+            activity: app.activity(),
+            tasks: tasks.clone(),
+            tls: options.access.tls().clone(),
+        },
         accepting.clone(),
         options.shutdown_grace,
-        options.access.tls().clone(),
     );
     tasks.spawn(serving);
     let following = options.access.clone().follow_file();
@@ -329,7 +332,7 @@ async fn start(
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(node.clone().watch_leader()), threads);
     let watching_disk = node.clone().hand_over_when_stalled(storage.log());
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(watching_disk), threads);
-    let watching_itself = node.clone().hand_over_when_gray();
+    let watching_itself = node.clone().hand_over_when_gray(app.activity());
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(watching_itself), threads);
     let watching_room = node.clone().watch_room(gauge);
     tasks.spawn(stop.clone().run_until_cancelled_owned(watching_room));

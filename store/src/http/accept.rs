@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::dial;
+use crate::node::gray::PortActivity;
 use crate::recurring::Troubles;
 use crate::tls::Tls;
 
@@ -77,14 +78,24 @@ const PLAIN_TIME_MAX: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What the server works with.
+pub struct Serving {
+    /// What answers requests.
+    pub router: Router,
+    /// Counts what the port does.
+    pub activity: Arc<PortActivity>,
+    /// Where the tasks of connections are spawned.
+    pub tasks: TaskTracker,
+    /// Certificates, if there are any.
+    pub tls: Tls,
+}
+
 /// Serves until `stop`, then lets requests under way finish for `grace`.
 pub async fn serve(
     listener: Listener,
-    router: Router,
-    tasks: TaskTracker,
+    Serving { router, activity, tasks, tls }: Serving,
     stop: CancellationToken,
     grace: Duration,
-    tls: Tls,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -113,6 +124,7 @@ pub async fn serve(
                 continue;
             }
         };
+        activity.accepted();
         let (router, tls) = (router.clone(), tls.clone());
         let (builder, watcher) = (builder.clone(), draining.watcher());
         tasks.spawn(place.clone().lend(async move {

@@ -15,8 +15,16 @@ use super::problem::respond;
 use crate::access::Access;
 use crate::tls::Verdict;
 
-/// Refuses a request without a token before any of it is read.
+/// Answers a request, and counts that.
 pub async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
+    let activity = app.activity();
+    let response = admit_or_refuse(app, request, next).await;
+    activity.answered();
+    response
+}
+
+/// Refuses a request without a token before any of it is read.
+async fn admit_or_refuse(app: App, request: Request, next: Next) -> Response {
     let (access, path) = (&app.inner.access, request.uri().path());
     let caller = request.extensions().get::<Caller>().copied();
     let verdict = access.tls().verdict(path, caller);

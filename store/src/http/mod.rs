@@ -47,6 +47,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::node::Node;
+use crate::node::gray::PortActivity;
 use crate::node::tenant::room::Room;
 use crate::raft::peer::PeerError;
 use crate::raft::tcp::Introduction;
@@ -78,6 +79,7 @@ struct Inner {
     access: Access,
     allow_host: Vec<String>,
     metrics: Arc<Metrics>,
+    activity: Arc<PortActivity>,
     running: OnceLock<Running>,
     /// Receives a founder's cluster id while this node has none.
     handed: Mutex<Option<oneshot::Sender<HandedOver>>>,
@@ -149,6 +151,7 @@ impl App {
             access,
             allow_host,
             metrics,
+            activity: Arc::default(),
             running: OnceLock::new(),
             handed: Mutex::default(),
             waiting_for: Mutex::default(),
@@ -197,6 +200,11 @@ impl App {
     /// The counters.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
+    }
+
+    /// What the port has done.
+    pub fn activity(&self) -> Arc<PortActivity> {
+        self.inner.activity.clone()
     }
 
     /// Receives a founder's cluster id.

@@ -3,6 +3,8 @@
 //! heartbeats go on, so that no election would follow.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::Method;
@@ -26,6 +28,47 @@ const SILENCES: u32 = 5;
 
 /// How long the first unapplied committed entry may wait.
 const APPLY_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Connections accepted while its own was not answered: a flood, which others pass,
+/// too. Fewer may be clients that come again because nothing is answered.
+const FLOOD_MIN: u64 = 64;
+
+/// What the node's port has done, counted by its server.
+#[derive(Debug, Default)]
+pub struct PortActivity {
+    accepted: AtomicU64,
+    answered: AtomicU64,
+}
+
+impl PortActivity {
+    /// A connection was accepted.
+    pub fn accepted(&self) {
+        self.accepted.fetch_add(1, Relaxed);
+    }
+
+    /// A request was answered, whatever with.
+    pub fn answered(&self) {
+        self.answered.fetch_add(1, Relaxed);
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { accepted: self.accepted.load(Relaxed), answered: self.answered.load(Relaxed) }
+    }
+}
+
+/// Counts at one time.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    accepted: u64,
+    answered: u64,
+}
+
+impl Counts {
+    /// Others were served since these counts: the port is busy, not silent.
+    fn moved(self, now: Counts) -> bool {
+        now.answered > self.answered || now.accepted >= self.accepted + FLOOD_MIN
+    }
+}
 
 /// What the leader sees of itself.
 #[derive(Debug, Default)]
@@ -85,7 +128,7 @@ impl Watch {
 impl Node {
     /// Hands leadership over while this node cannot serve. Runs on the threads of
     /// consensus: the serving threads may be the ones that hang.
-    pub async fn hand_over_when_gray(self) {
+    pub async fn hand_over_when_gray(self, activity: Arc<PortActivity>) {
         let (mut watch, troubles) = (Watch::default(), Troubles::default());
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -94,7 +137,11 @@ impl Node {
                 continue;
             }
             watch.led_since.get_or_insert_with(Instant::now);
-            watch.port(self.ask_own_port().await);
+            let before = activity.counts();
+            watch.port(match self.ask_own_port().await {
+                Port::Silent if before.moved(activity.counts()) => Port::Unclear,
+                port => port,
+            });
             let view = self.view();
             watch.applied(Instant::now(), view.applied, view.committed);
             let Some(why) = watch.is_gray(Instant::now()) else { continue };
@@ -155,6 +202,19 @@ mod tests {
         watch.port(Port::Silent);
         assert!(watch.is_gray(begun + 60 * S).is_some_and(|why| why.contains("its own port")));
         assert_eq!(watch.is_gray(begun + 5 * S), None, "it has led for a moment only");
+    }
+
+    #[test]
+    fn a_port_that_serves_others_is_not_silent() {
+        let activity = PortActivity::default();
+        let before = activity.counts();
+        (1..FLOOD_MIN).for_each(|_| activity.accepted());
+        assert!(!before.moved(activity.counts()), "clients that come again");
+        activity.accepted();
+        assert!(before.moved(activity.counts()), "a flood");
+        let before = activity.counts();
+        activity.answered();
+        assert!(before.moved(activity.counts()));
     }
 
     #[test]

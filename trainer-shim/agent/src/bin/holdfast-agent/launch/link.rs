@@ -71,6 +71,8 @@ pub struct Attached {
     pub met: String,
     addresses: Vec<SocketAddr>,
     lease: Option<LeaseId>,
+    /// Parent of the agent: its keeper, where it has one.
+    parent: Option<u32>,
 }
 
 /// What an agent sees of its clients.
@@ -90,6 +92,7 @@ type Attaching = BoxFuture<'static, anyhow::Result<(Connection, Attached)>>;
 pub struct Link {
     start: Start,
     state: State,
+    parent: Option<u32>,
     restarts: Restarts,
 }
 
@@ -174,7 +177,8 @@ impl Start {
                     bail!("the agent at {socket} serves run {run}, which is another one")
                 }
                 Ok(Response::Attached { job, run, address, addresses, lease, met }) => {
-                    let attached = Attached { job, run, address, met, addresses, lease };
+                    let parent = self.place.process().and_then(parent_of);
+                    let attached = Attached { job, run, address, met, addresses, lease, parent };
                     return Ok((connection, attached));
                 }
                 Ok(Response::Refused(refused)) => bail!(NotAttached(refused)),
@@ -284,6 +288,13 @@ pub fn own_program() -> PathBuf {
     program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
+/// Parent of a process, unless it has ended.
+fn parent_of(process: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    parent.trim().parse().ok()
+}
+
 /// The value of the run's flag. No run's name may be one of the reserved words.
 fn word(choice: &RunChoice) -> anyhow::Result<Name> {
     Ok(match choice {
@@ -321,10 +332,9 @@ impl Link {
             lease: attached.lease,
             ..start
         };
-        Ok((
-            Link { start, state: State::Attached(connection), restarts: Restarts::default() },
-            attached,
-        ))
+        let (state, restarts) = (State::Attached(connection), Restarts::default());
+        let parent = attached.parent;
+        Ok((Link { start, state, parent, restarts }, attached))
     }
 
     /// Path of the agent's log.
@@ -344,8 +354,7 @@ impl Link {
                 State::Returning(attaching) => {
                     self.state = match attaching.await {
                         Ok((connection, attached)) => {
-                            info!("another agent serves run {} at the same ports", attached.run);
-                            self.start.lease = attached.lease;
+                            self.returned(&attached);
                             State::Attached(connection)
                         }
                         Err(error) => {
@@ -359,28 +368,32 @@ impl Link {
         }
     }
 
+    fn returned(&mut self, attached: &Attached) {
+        if self.start.is_kept && attached.parent == self.parent {
+            info!("its keeper has started the agent again: connections of their ranks go on");
+        } else if self.start.is_kept {
+            warn!(
+                "the agent and its keeper have ended before their commands: connections of their \
+                 ranks are broken, and what needs the store fails there; no key is lost; the log \
+                 is {}",
+                self.log().display()
+            );
+        }
+        info!("another agent serves run {} at the same ports", attached.run);
+        (self.start.lease, self.parent) = (attached.lease, attached.parent);
+    }
+
     fn lost(&mut self) {
         let start = self.start.clone();
         if start.is_kept {
             self.restarts.note();
-            let log = self.log();
-            self.state = State::Returning(Box::pin(async move {
-                // The keeper still has the socket, where only the agent was killed.
-                match start.found().await? {
-                    Some(_) => info!(
-                        "the agent has ended before its commands; its keeper starts it again, and \
-                         connections of their ranks go on; its log is {}",
-                        log.display()
-                    ),
-                    None => warn!(
-                        "the agent and its keeper have ended before their commands: connections of \
-                         their ranks are broken, and what needs the store fails there; no key is \
-                         lost; its log is {}",
-                        log.display()
-                    ),
-                }
-                start.attach().await
-            }));
+            // Who ended, it alone or its keeper, too, is certain only when another one serves: as
+            // processes end, their sockets are closed one after another.
+            info!(
+                "the agent has ended before its commands; another one is awaited; its log is {}",
+                self.log().display()
+            );
+            self.state = State::Returning(Box::pin(start.attach()));
             return;
         }
         warn!(
