@@ -29,8 +29,11 @@ async fn a_cluster_is_examined_and_a_missing_node_found() {
         (healthy && verdicts(&document, "voters") == ["ok"]).then_some(document)
     })
     .await;
-    for kind in ["reach", "ready", "clock", "fsync"] {
+    for kind in ["reach", "ready", "clock", "fsync", "disk"] {
         assert_eq!(verdicts(&document, kind).len(), 3, "{kind}: {document}");
+    }
+    for kind in ["level", "budget", "room", "versions"] {
+        assert_eq!(verdicts(&document, kind), ["ok"], "{kind}: {document}");
     }
     let torch = document["checks"].as_array().and_then(|checks| checks.last());
     let found = torch.and_then(|torch| torch["found"].as_str()).unwrap_or_default();

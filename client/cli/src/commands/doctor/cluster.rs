@@ -27,6 +27,11 @@ const FSYNC_P99_MAX: Duration = Duration::from_millis(50);
 const FSYNCS_MIN: f64 = 20.0;
 const CLOCK: &str = "holdfast_clock_seconds";
 const FSYNC: &str = "holdfast_disk_wal_fsync_duration_seconds";
+const REPAIRS: &str = "holdfast_disk_repairs";
+const BYTES: &str = "holdfast_kv_bytes";
+const WAIT_BYTES: &str = "holdfast_parked_bytes";
+/// Part of a budget from which on it is warned of.
+const BUDGET_PART_WARNED: f64 = 0.8;
 
 /// The answers of one node.
 #[derive(Debug)]
@@ -74,6 +79,7 @@ pub(super) async fn look(store: &[String], credentials: &Credentials) -> Vec<Che
         looked.iter().flat_map(|(address, answered)| node(address, answered)).collect();
     let statuses: Vec<&Status> = looked.values().flatten().map(|one| &one.status).collect();
     checks.extend(together(&statuses));
+    checks.extend(budget(&looked));
     checks
 }
 
@@ -147,7 +153,20 @@ fn node(address: &str, answered: &Result<Answered, String>) -> Vec<Check> {
             "its log says why; a node that starts, or has no leader, is not ready (`holdfast status`)",
         ),
     };
-    vec![reach, ready, clock(&subject, looks), fsync(&subject, &looks[1].text)]
+    let metrics = &looks[1].text;
+    vec![reach, ready, clock(&subject, looks), fsync(&subject, metrics), disk(&subject, metrics)]
+}
+
+/// Whether the node found damage on its disk since its start.
+fn disk(subject: &str, metrics: &str) -> Check {
+    match value(metrics, REPAIRS) {
+        None => Check::ok("disk", subject, "this version of the node does not tell"),
+        Some(0.0) => Check::ok("disk", subject, "no damage was found on it since its start"),
+        Some(repairs) => Check::ok("disk", subject, format!("damaged and mended {repairs} times"))
+            .warns(
+                "nothing is lost, and it will happen again: look at the disk, and replace the node (`holdfast node replace`)",
+            ),
+    }
 }
 
 /// Whether the node's clock runs as fast as this host's.
@@ -223,9 +242,77 @@ fn together(statuses: &[&Status]) -> Vec<Check> {
     if versions.len() > 1 {
         same = same.warns("finish the upgrade: what is new is not used until all nodes have it");
     }
+    let changing = newest.joint_in_words().map(|words| {
+        Check::ok("members", "the cluster", words).warns(
+            "look again; if it stays, start the nodes that are missing from either set (`holdfast status`)",
+        )
+    });
     let own = statuses.iter().filter(|status| status.cluster_id == newest.cluster_id);
     let reached = own.map(|status| status.answered_by).collect();
-    vec![one, leader, voters(newest, &reached), room(newest), same]
+    let checks = [one, leader, voters(newest, &reached)].into_iter().chain(changing);
+    checks.chain([room(newest), same, level(newest)]).collect()
+}
+
+/// Whether all that some node supports is in use, and which nodes stand in the way.
+fn level(status: &Status) -> Check {
+    let levels = || status.nodes.iter().filter_map(|node| node.feature_level);
+    let (newest, used) = (levels().max().unwrap_or(0), status.feature_level);
+    let check = Check::ok("level", "all nodes", format!("feature level {used} is in use"));
+    if newest <= used {
+        return check;
+    }
+    let behind: Vec<String> = status
+        .nodes
+        .iter()
+        .filter(|node| node.feature_level.is_none_or(|level| level < newest))
+        .map(|node| match node.feature_level {
+            Some(level) => format!("node {} supports {level}", node.id),
+            None => format!("node {} does not answer", node.id),
+        })
+        .collect();
+    match behind.is_empty() {
+        true => check.warns(format!(
+            "all nodes support level {newest}, and the leader raises it within seconds: look again"
+        )),
+        false => check.warns(format!(
+            "level {newest} waits for all nodes to support it, and {}: start or upgrade what is behind",
+            behind.join(", ")
+        )),
+    }
+}
+
+/// How much of the budgets of all jobs is used up.
+fn budget(looked: &BTreeMap<String, Result<Answered, String>>) -> Option<Check> {
+    let answered: Vec<&Answered> = looked.values().flatten().collect();
+    let newest =
+        answered.iter().max_by_key(|one| (one.status.leader.is_some(), one.status.term))?;
+    let limits = &newest.status.limits.budget;
+    let most = |name: &str| {
+        let told = answered.iter().filter_map(|one| value(&one.looks[1].text, name));
+        told.fold(0.0, f64::max)
+    };
+    let used = [
+        ("of keys and values", "bytes_max", most(BYTES), limits.bytes_max),
+        ("of waits and watches", "wait_bytes_max", most(WAIT_BYTES), limits.wait_bytes_max),
+    ];
+    Some(judge_budget(&used))
+}
+
+fn judge_budget(used: &[(&str, &str, f64, u64)]) -> Check {
+    #[expect(clippy::cast_precision_loss, reason = "a part of some percent")]
+    let part = |used: f64, limit: u64| used / (limit.max(1) as f64);
+    let found: Vec<String> = used
+        .iter()
+        .map(|(what, _, used, limit)| format!("{:.0} % {what}", 100.0 * part(*used, *limit)))
+        .collect();
+    let check = Check::ok("budget", "all jobs", format!("used: {}", found.join(", ")));
+    let full = used.iter().find(|(_, _, used, limit)| part(*used, *limit) >= BUDGET_PART_WARNED);
+    match full {
+        None => check,
+        Some((what, name, ..)) => check.warns(format!(
+            "the budget {what} is nearly used up, and what adds to it will be refused: delete runs that have ended (`holdfast run delete`), or raise budget.{name} if all nodes have the memory",
+        )),
+    }
 }
 
 /// Whether the nodes have disk and memory left.
@@ -273,6 +360,8 @@ fn voters(status: &Status, reached: &BTreeSet<NodeId>) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_api::Joint;
+
     use super::super::CheckStatus;
     use super::*;
     use crate::commands::status::tests::cluster;
@@ -315,6 +404,37 @@ mod tests {
     }
 
     #[test]
+    fn damage_on_a_disk_is_warned_of() {
+        let verdict = |metrics: &str| disk("n", metrics).verdict;
+        assert_eq!(verdict(&format!("{REPAIRS} 0\n")), CheckStatus::Ok);
+        assert_eq!(verdict(&format!("{REPAIRS} 2\n")), CheckStatus::Warning);
+        assert_eq!(verdict(""), CheckStatus::Ok, "an older version");
+    }
+
+    #[test]
+    fn nodes_that_a_level_waits_for_are_named() {
+        let mut status = cluster(&[1, 2]);
+        assert_eq!(level(&status).verdict, CheckStatus::Ok);
+        for node in &mut status.nodes {
+            node.feature_level = (node.id != 3).then_some(1 + u32::from(node.id == 1));
+        }
+        let check = level(&status);
+        assert_eq!(check.verdict, CheckStatus::Warning);
+        let next = check.next.unwrap();
+        assert!(next.contains("level 2") && next.contains("node 2 supports 1"), "{next}");
+        assert!(next.contains("node 3 does not answer"), "{next}");
+    }
+
+    #[test]
+    fn a_budget_that_is_nearly_used_up_is_warned_of() {
+        let used = |bytes: f64| [("of keys", "bytes_max", bytes, 1_000)];
+        assert_eq!(judge_budget(&used(799.0)).verdict, CheckStatus::Ok);
+        let full = judge_budget(&used(800.0));
+        assert_eq!(full.verdict, CheckStatus::Warning);
+        assert!(full.found.contains("80 %") && full.next.unwrap().contains("budget.bytes_max"));
+    }
+
+    #[test]
     fn the_cluster_is_judged_as_a_whole() {
         let verdicts = |statuses: &[&Status]| {
             let checks = together(statuses).into_iter();
@@ -338,6 +458,8 @@ mod tests {
         let mut mixed = cluster(&[1, 2, 3]);
         mixed.nodes[0].version = Some("0.0.9".to_owned());
         assert_eq!(verdicts(&[&mixed])["versions"], CheckStatus::Warning);
+        mixed.joint = Some(Joint { from: vec![1, 2, 3], to: vec![1, 2] });
+        assert_eq!(verdicts(&[&mixed])["members"], CheckStatus::Warning);
         assert!(together(&[]).is_empty());
     }
 }
