@@ -7,7 +7,7 @@
 //! | `network` | connections as TCP has them, and what goes wrong with links |
 //! | `node` | a store node as a process |
 //! | `workload` | clients, trainers and the operator as processes |
-//! | `faults` | what goes wrong |
+//! | `faults`, `flaps` | what goes wrong |
 //! | `checks`, `history`, `violation` | what must hold |
 //! | `journal` | what happens, line by line |
 //! | `system` | what the operating system answers to a simulated thread |
@@ -16,6 +16,7 @@
 mod batch;
 mod checks;
 mod faults;
+mod flaps;
 mod history;
 mod host;
 mod journal;
@@ -32,9 +33,10 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use batch::Batch;
+use flaps::Flaps;
 use journal::Journal;
 use simulation::{Options, Report, Simulation};
 use violation::Violation;
@@ -65,6 +67,12 @@ struct Cli {
     /// Disks do nothing when they are asked to sync
     #[arg(long)]
     syncs_lie: bool,
+    /// Flap one follower's link to the leader in this way, in place of all else: nothing may change
+    #[arg(long, value_name = "HOW")]
+    flap: Option<flaps::Flap>,
+    /// How often the link flaps
+    #[arg(long, value_name = "N", default_value_t = 1_000, requires = "flap")]
+    times: u32,
     /// A defect to find, by its name (a build with `--features holdfast-api/planted` has some)
     #[arg(long, value_name = "NAME")]
     planted: Option<String>,
@@ -103,6 +111,10 @@ fn many(cli: &Cli) -> anyhow::Result<ExitCode> {
     if let Some(planted) = &cli.planted {
         arguments.extend(["--planted".to_owned(), planted.clone()]);
     }
+    if let Some(flap) = cli.flap.and_then(|flap| flap.to_possible_value()) {
+        let (flap, times) = (flap.get_name().to_owned(), cli.times.to_string());
+        arguments.extend(["--flap".to_owned(), flap, "--times".to_owned(), times]);
+    }
     let (jobs, until_found) = (cli.jobs, cli.until_found);
     let batch = Batch { seeds: cli.seeds, arguments, jobs, until_found, out: cli.out.clone() };
     let totals = batch.run()?;
@@ -126,7 +138,8 @@ fn one(seed: u64, cli: &Cli) -> anyhow::Result<ExitCode> {
         None if cli.quiet => None,
         None => Some(Box::new(BufWriter::new(std::io::stdout()))),
     };
-    let options = Options { seed, episodes: cli.episodes, syncs_lie: cli.syncs_lie };
+    let flaps = cli.flap.map(|flap| Flaps { flap, times: cli.times });
+    let options = Options { seed, episodes: cli.episodes, syncs_lie: cli.syncs_lie, flaps };
     let report = simulate(options, Journal::new(out))?;
     let known = |violation: &&Violation| !matches!(violation, Violation::Unknown { .. });
     let verdict = match report.violations.iter().find(known) {
@@ -142,7 +155,7 @@ fn one(seed: u64, cli: &Cli) -> anyhow::Result<ExitCode> {
     if let Some(more) = report.violations.len().checked_sub(LISTED_MAX).filter(|more| *more > 0) {
         println!("  and {more} more");
     }
-    if !report.violations.is_empty() {
+    if !report.violations.is_empty() || cli.flap.is_some() {
         println!("  after {}", report.faults.join(", "));
     }
     Ok(match verdict {

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::checks::{Checks, Subject};
 use crate::faults::Fault;
+use crate::flaps::Flaps;
 use crate::history;
 use crate::host::{FIRST_TRAINER, Host, HostId};
 use crate::journal::Journal;
@@ -77,6 +78,8 @@ pub struct Options {
     pub episodes: u32,
     /// Whether disks do nothing when they are asked to sync.
     pub syncs_lie: bool,
+    /// A link that flaps, in place of other faults.
+    pub flaps: Option<Flaps>,
 }
 
 /// The result of a seed.
@@ -147,7 +150,10 @@ impl Simulation {
         let mut simulation = Simulation::new(options, journal);
         simulation.found();
         if simulation.checks.violations.is_empty() {
-            simulation.torment();
+            match options.flaps {
+                Some(flaps) => simulation.flap(flaps),
+                None => simulation.torment(),
+            }
             simulation.recover();
         }
         simulation.end()
@@ -228,8 +234,18 @@ impl Simulation {
         Some((view.term, view.leader.map(|leader| leader.node)))
     }
 
+    /// Notes what is wrong.
+    pub fn report(&mut self, violation: Violation) {
+        self.checks.report(violation);
+    }
+
+    /// Adds to the faults that the report lists.
+    pub fn note_fault(&mut self, fault: String) {
+        self.faults.push(fault);
+    }
+
     /// No fault lasts: whatever is down starts again.
-    fn put_right(&mut self) {
+    pub fn put_right(&mut self) {
         self.journal.note("all is put right");
         self.network.heal();
         self.flapping = None;
@@ -356,7 +372,8 @@ impl Simulation {
         Report { violations, summary, journal: self.journal.digest(), faults: self.faults }
     }
 
-    fn steps(&mut self, millis: u64) {
+    /// So many milliseconds.
+    pub fn steps(&mut self, millis: u64) {
         (0..millis).for_each(|_| self.step());
     }
 

@@ -30,6 +30,9 @@ pub enum Violation {
     LeadsAgain { term: u64, node: NodeId },
     /// A healthy leader lost its term.
     Unseated { by: String, from: (u64, NodeId), to: (u64, NodeId) },
+    /// A flapping node made calls slow: p99 in milliseconds, without that node and while
+    /// it flapped.
+    Slowed { by: String, without: u64, during: u64 },
     /// A lease ended before its TTL.
     LeaseTooShort { lease: LeaseId, renewed_ms: u64, ttl_ms: u64, ended_ms: u64 },
     /// Members of one generation got different outcomes.

@@ -84,3 +84,14 @@ fn a_defect_needs_a_build_that_has_it() {
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains("this build has no defects"), "{said}");
 }
+
+/// A follower whose link flaps changes nothing for the others, however it flaps. More often by
+/// `make sim SEEDS=1..1 ARGS="--flap HOW"`.
+#[test]
+fn a_link_that_flaps_unseats_no_leader() {
+    for flap in ["refused", "reset", "one-way", "stall"] {
+        let (output, said) = run(&["--seed", "1", "--quiet", "--flap", flap, "--times", "40"]);
+        assert!(output.status.success(), "{flap}: {said}");
+        assert!(said.contains("led on"), "{flap}: {said}");
+    }
+}
