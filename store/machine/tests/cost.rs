@@ -6,7 +6,7 @@
 
 use allocation_counter::{AllocationInfo, measure};
 use holdfast_api::*;
-use holdfast_machine::Machine;
+use holdfast_machine::{FEATURE_LEVEL, Machine};
 
 /// Processes of one host.
 const PER_HOST: u32 = 8;
@@ -16,15 +16,15 @@ fn apply(machine: &mut Machine, commands: Vec<Command>) -> Vec<Answer> {
     machine.apply(&Entry { time: 1, commands: commands.collect() }).answers
 }
 
-/// A job of this many processes. Process n has incarnation n + 1, and the lease of its
-/// host counts from 1.
+/// A job of this many processes. Process n has incarnation n + 1, and leases are
+/// counted in the order of hosts.
 fn job(processes: u32) -> Machine {
     let mut machine = Machine::new();
     // The histories of keys and of events would grow, up to their own limits.
     let coordination =
         Box::new(CoordinationLimits { events_per_job_max: 16, ..CoordinationLimits::default() });
     let limits = Limits { history_changes_max: 16, coordination, ..Limits::default() };
-    let level = ClusterCommand::SetFeatureLevel { level: 3 };
+    let level = ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL };
     let limits = ClusterCommand::SetLimits { limits };
     apply(&mut machine, vec![Command::Cluster(level), Command::Cluster(limits)]);
     for host in 0..processes.div_ceil(PER_HOST) {
@@ -38,7 +38,7 @@ fn job(processes: u32) -> Machine {
         let mut commands = vec![Command::Lease(grant)];
         for process in host * PER_HOST..processes.min((host + 1) * PER_HOST) {
             commands.push(Command::Process(ProcessCommand::Register {
-                lease: (u64::from(host) + 1).into(),
+                lease: lease_of_host(host),
                 process: Some(process),
                 nonce: Nonce(u64::from(process), 1),
                 replaces: 0,
@@ -53,8 +53,12 @@ fn job(processes: u32) -> Machine {
     machine
 }
 
+fn lease_of_host(host: u32) -> LeaseId {
+    SecretId::of(Nonce(u64::from(host), 0), u64::from(host) + 1)
+}
+
 fn lease(process: ProcessId) -> LeaseId {
-    (u64::from(process / PER_HOST) + 1).into()
+    lease_of_host(process / PER_HOST)
 }
 
 fn arrive(round: &str, process: ProcessId, call: u64) -> Command {
@@ -221,7 +225,7 @@ fn alone(machine: &mut Machine, call: u64, round: &str, terms: Terms) {
     let arrival =
         Arrival { process: 0, incarnation: 1, call, ack: call, payload: payload.into(), holds: 0 };
     let arrive = RoundCommand::Arrive {
-        lease: 1.into(),
+        lease: lease(0),
         round: round.into(),
         terms: Box::new(terms),
         arrivals: vec![arrival],
@@ -288,7 +292,7 @@ fn incidents_leave_nothing_behind() {
             Arrival { process: 0, incarnation, call: 1, ack: 1, payload: "".into(), holds: 0 };
         let terms = Terms { conclusion: Conclusion::Advance, ..Terms::default() };
         let arrive = RoundCommand::Arrive {
-            lease: 1.into(),
+            lease: lease(0),
             round: "next".into(),
             terms: Box::new(terms),
             arrivals: vec![arrival],

@@ -5,7 +5,14 @@
 #![cfg(target_os = "linux")]
 
 use holdfast_api::*;
-use holdfast_machine::{Machine, decode_entry};
+use holdfast_machine::{FEATURE_LEVEL, Machine, decode_entry};
+
+/// What the host of all processes chose for its lease.
+const GRANT: Nonce = Nonce(1, 1);
+
+fn first_lease() -> LeaseId {
+    SecretId::of(GRANT, 1)
+}
 
 /// Most memory that a decoder may ask for at once: many times its need, and far below
 /// what the inputs claim.
@@ -73,16 +80,18 @@ fn image_with_coordination() -> Vec<u8> {
     let scope = Scope::default();
     let grant = LeaseCommand::Grant {
         scope,
-        nonce: Nonce(1, 1),
+        nonce: GRANT,
         host: "h".into(),
         ttl_ms: 9_000,
         store_lost_ms_max: None,
     };
-    let mut commands =
-        vec![Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }), Command::Lease(grant)];
+    let mut commands = vec![
+        Command::Cluster(ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL }),
+        Command::Lease(grant),
+    ];
     for process in 0..2 {
         commands.push(Command::Process(ProcessCommand::Register {
-            lease: 1.into(),
+            lease: first_lease(),
             process: Some(process),
             nonce: Nonce(2, u64::from(process)),
             replaces: 0,
@@ -121,7 +130,7 @@ fn image_with_coordination() -> Vec<u8> {
             holds: 0,
         };
         commands.push(Command::Round(RoundCommand::Arrive {
-            lease: 1.into(),
+            lease: first_lease(),
             round: round.into(),
             terms: Box::new(terms),
             arrivals: (0..participants).map(arrival).collect(),
@@ -129,7 +138,7 @@ fn image_with_coordination() -> Vec<u8> {
     }
     // Its exit counts as failed, and is kept.
     let calls = vec![CallId { process: 0, incarnation: 1, call: 3 }];
-    commands.push(Command::Round(RoundCommand::Withdraw { lease: 1.into(), calls }));
+    commands.push(Command::Round(RoundCommand::Withdraw { lease: first_lease(), calls }));
     let commands = commands.into_iter().map(|command| Proposal { session: None, command });
     machine.apply(&Entry { time: 1, commands: commands.collect() });
     let mut image = Vec::new();

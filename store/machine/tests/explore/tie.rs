@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use holdfast_api::*;
-use holdfast_machine::Machine;
+use holdfast_machine::{FEATURE_LEVEL, Machine};
 
 use crate::case::{
     Case, HOSTS, Kind, NAMES, Numbers, PARTICIPANTS, PROCESSES, Participant, Then, Tick, process_of,
@@ -110,7 +110,7 @@ impl Twin {
             seen: Vec::new(),
             refused: false,
         };
-        twin.apply(Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }));
+        twin.apply(Command::Cluster(ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL }));
         (0..HOSTS).for_each(|host| twin.grant(host));
         twin.ticks.push(twin.time);
         case.joined.iter().for_each(|process| twin.register(case, 2 * process));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use holdfast_api::*;
-use holdfast_machine::Machine;
+use holdfast_machine::{FEATURE_LEVEL, Machine};
 
 use crate::case::{
     Case, PARTICIPANTS, PROCESSES, Participant, Participants, Rule as ModelRule, Tick, process_of,
@@ -90,7 +90,7 @@ impl Twin {
             calls: [0; PARTICIPANTS],
             generations: BTreeMap::new(),
         };
-        twin.apply(Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }));
+        twin.apply(Command::Cluster(ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL }));
         (0..PROCESSES).for_each(|process| twin.grant(process, Some(STORE_LOST_MS)));
         let mut limits = Limits::default();
         limits.coordination.store_lost_ms_max = STORE_LOST_LATER_MS;

@@ -497,7 +497,7 @@ fn the_histories_are_eventful() {
     let mut runner = TestRunner::deterministic();
     let mut all = Seen::default();
     let mut held: BTreeMap<&str, u32> = BTreeMap::new();
-    for _ in 0..900 {
+    for _ in 0..1_200 {
         let tree = generate::coordination_entries(60).new_tree(&mut runner).unwrap();
         let (seen, watcher) = follow(&tree.current()).unwrap();
         for (what, count) in watcher.seen {

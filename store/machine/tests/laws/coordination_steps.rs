@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use holdfast_api::*;
-use holdfast_machine::Machine;
+use holdfast_machine::{FEATURE_LEVEL, Machine};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -108,7 +108,7 @@ pub fn entries(
         let mut resolver = Resolver::default();
         let mut entries = Vec::new();
         if late > 0 {
-            let level = Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 });
+            let level = Command::Cluster(ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL });
             entries.push(resolver.apply(0, vec![plain(level)]));
         }
         let mut time = 0;

@@ -1,6 +1,7 @@
 //! Random entries over a world small enough that commands meet.
 
 use holdfast_api::*;
+use holdfast_machine::FEATURE_LEVEL;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -188,7 +189,7 @@ fn cluster_command() -> impl Strategy<Value = Command> {
             Command::Cluster(ClusterCommand::Found { cluster_id })
         }),
         2 => limits().prop_map(|limits| Command::Cluster(ClusterCommand::SetLimits { limits })),
-        1 => (0u32..4).prop_map(|level| Command::Cluster(ClusterCommand::SetFeatureLevel { level })),
+        1 => (0..=FEATURE_LEVEL).prop_map(|level| Command::Cluster(ClusterCommand::SetFeatureLevel { level })),
         1 => (1u64..9).prop_map(|node| Command::Cluster(ClusterCommand::RetireNode { node })),
     ]
 }

@@ -2,9 +2,16 @@
 //! they were acknowledged.
 
 use holdfast_api::*;
-use holdfast_machine::Machine;
+use holdfast_machine::{FEATURE_LEVEL, Machine};
 
 use crate::restored;
+
+/// What the host of all processes chose for its lease.
+const GRANT: Nonce = Nonce(1, 1);
+
+fn first_lease() -> LeaseId {
+    SecretId::of(GRANT, 1)
+}
 
 /// One process, alone in its job.
 struct Alone {
@@ -15,16 +22,16 @@ struct Alone {
 impl Alone {
     fn new() -> Alone {
         let mut alone = Alone { machine: Machine::new(), call: 0 };
-        alone.tell(Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }));
+        alone.tell(Command::Cluster(ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL }));
         alone.tell(Command::Lease(LeaseCommand::Grant {
             scope: Scope::default(),
-            nonce: Nonce(1, 1),
+            nonce: GRANT,
             host: "host".to_owned(),
             ttl_ms: 60_000,
             store_lost_ms_max: None,
         }));
         alone.tell(Command::Process(ProcessCommand::Register {
-            lease: 1.into(),
+            lease: first_lease(),
             process: Some(0),
             nonce: Nonce(2, 2),
             replaces: 0,
@@ -48,7 +55,8 @@ impl Alone {
         let arrival = Arrival { process: 0, incarnation: 1, call, ack: call, payload, holds: 0 };
         let terms = Box::new(Terms { among, conclusion, ..Terms::default() });
         let arrivals = vec![arrival];
-        let arrive = RoundCommand::Arrive { lease: 1.into(), round: round.into(), terms, arrivals };
+        let arrive =
+            RoundCommand::Arrive { lease: first_lease(), round: round.into(), terms, arrivals };
         match self.tell(Command::Round(arrive)) {
             Outcome::Round(RoundOutcome::Arrived(answers)) => answers[0].clone(),
             other => panic!("{other:?}"),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use holdfast_api::*;
-use holdfast_machine::Machine;
+use holdfast_machine::{FEATURE_LEVEL, Machine};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -14,6 +14,13 @@ use proptest::test_runner::TestRunner;
 use crate::config;
 use crate::coordination::open_rounds;
 use crate::generate::coordination_steps::{processes, scope};
+
+/// What the host of all processes chose for its lease.
+const GRANT: Nonce = Nonce(1, 1);
+
+fn first_lease() -> LeaseId {
+    SecretId::of(GRANT, 1)
+}
 
 const PROCESSES: u32 = 5;
 
@@ -158,7 +165,7 @@ impl Job {
 
     fn register(&mut self, process: ProcessId, joins: &Joins) -> Incarnation {
         let register = ProcessCommand::Register {
-            lease: 1.into(),
+            lease: first_lease(),
             process: Some(process),
             nonce: Nonce(u64::from(process), 7),
             replaces: 0,
@@ -180,7 +187,7 @@ impl Job {
         let arrival =
             Arrival { process, incarnation, call, ack: 0, payload: payload(says), holds: 0 };
         let arrive = RoundCommand::Arrive {
-            lease: 1.into(),
+            lease: first_lease(),
             round: name(round),
             terms: Box::new(terms(round, numbers)),
             arrivals: vec![arrival],
@@ -206,7 +213,7 @@ impl Job {
 
     /// Decisions since the last call, without the fields that distinguish generations.
     fn decided(&mut self) -> Vec<String> {
-        let read = Read::Feed { lease: 1.into(), since: self.heard, have: Vec::new() };
+        let read = Read::Feed { lease: first_lease(), since: self.heard, have: Vec::new() };
         self.heard = self.machine.revision();
         let ReadOutcome::Feed(feed) = self.machine.read(&read).outcome else { panic!() };
         let closed: BTreeMap<_, _> = feed.closed.iter().map(|c| (c.generation, c)).collect();
@@ -262,11 +269,11 @@ fn without_generations(told: &str) -> String {
 /// The job before the arrivals: live processes and members are fixed.
 fn before(case: &Case) -> (Job, Participants) {
     let mut job = Job { machine: Machine::new(), time: 0, heard: 0 };
-    job.tell(Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }));
+    job.tell(Command::Cluster(ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL }));
     let (scope, host) = (scope(), "host".to_owned());
     let grant = LeaseCommand::Grant {
         scope,
-        nonce: Nonce(1, 1),
+        nonce: GRANT,
         host,
         ttl_ms: 3_600_000,
         store_lost_ms_max: None,
@@ -290,7 +297,7 @@ fn before(case: &Case) -> (Job, Participants) {
     job.pass();
     for (&process, &incarnation) in &participants.clone() {
         let calls = vec![CallId { process, incarnation, call: 1 }];
-        job.tell(Command::Round(RoundCommand::Withdraw { lease: 1.into(), calls }));
+        job.tell(Command::Round(RoundCommand::Withdraw { lease: first_lease(), calls }));
     }
     for (joins, process) in case.joins.iter().zip(0..) {
         participants.entry(process).or_insert_with(|| job.register(process, joins));
@@ -299,7 +306,7 @@ fn before(case: &Case) -> (Job, Participants) {
         if let Some(cause) = joins.ends.clone() {
             let incarnation = participants[&process];
             let ends = vec![ProcessEnd { process, incarnation, cause, exit_seen: false }];
-            job.tell(Command::Process(ProcessCommand::End { lease: 1.into(), ends }));
+            job.tell(Command::Process(ProcessCommand::End { lease: first_lease(), ends }));
             participants.remove(&process);
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_api::*;
-use holdfast_machine::Machine;
+use holdfast_machine::{FEATURE_LEVEL, Machine};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -283,7 +283,7 @@ proptest! {
     #[test]
     fn all_closes_when_and_with_whom_the_model_says(steps in vec(step(), 1..120)) {
         let (mut job, mut model) = (Job::default(), Model::default());
-        let level = ClusterCommand::SetFeatureLevel { level: 3 };
+        let level = ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL };
         job.tell(Command::Cluster(level));
         (0..2).for_each(|host| job.grant(host));
         for step in steps {
