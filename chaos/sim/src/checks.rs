@@ -35,6 +35,9 @@ pub struct Subject {
     pub disk: MemoryDisk,
 }
 
+/// The disks of all nodes.
+pub type Disks = BTreeMap<NodeId, MemoryDisk>;
+
 struct Renewed {
     at_ms: u64,
     ttl_ms: u64,
@@ -115,10 +118,11 @@ impl Checks {
         &self.machine
     }
 
-    /// Checks leader and applied entries; cheap enough for every moment.
-    pub fn look(&mut self, subjects: &[Subject]) {
+    /// Checks leader and applied entries; cheap enough for every moment. `disks` are those
+    /// of all nodes, also of those that are down; none if they do not sync.
+    pub fn look(&mut self, subjects: &[Subject], disks: Option<&Disks>) {
         for subject in subjects {
-            self.look_at_leader(subject);
+            self.look_at_leader(subject, disks);
             let last = subject.node.applied().last.as_ref().map(LogIdRecord::from);
             let Some(last) = last else { continue };
             if self.applied.get(&subject.id) != Some(&last.index) && self.gather(subject, last) {
@@ -127,7 +131,7 @@ impl Checks {
         }
     }
 
-    fn look_at_leader(&mut self, subject: &Subject) {
+    fn look_at_leader(&mut self, subject: &Subject, disks: Option<&Disks>) {
         let (term, leads) = subject.node.consensus().leadership();
         let leader = (term, subject.id);
         if !leads || !self.leaders.entry(leader).or_default().insert(subject.boot) {
@@ -136,6 +140,9 @@ impl Checks {
         self.journal.note(format_args!("node {} leads term {term}", subject.id));
         if self.leaders[&leader].len() > 1 {
             self.report(Violation::LeadsAgain { term, node: subject.id });
+        }
+        if let Some(disks) = disks {
+            self.look_at_votes(leader, subject, disks);
         }
         let image = subject.disk.image();
         let missing = self.committed.iter().find(|entry| {
@@ -146,6 +153,24 @@ impl Checks {
         if let Some(entry) = missing {
             let index = entry.index;
             self.report(Violation::Incomplete { node: subject.id, term, index });
+        }
+    }
+
+    /// A majority of the voters has its vote for a new leader on the disk: none of them can
+    /// forget it and vote for another in the same term.
+    fn look_at_votes(&mut self, leader: (u64, NodeId), subject: &Subject, disks: &Disks) {
+        let view = subject.node.view();
+        // During a change of voters two sets count.
+        if view.joint.is_some() || view.voters.is_empty() {
+            return;
+        }
+        let has_voted = |voter: &&NodeId| {
+            let vote = disks.get(voter).and_then(MemoryDisk::durable_vote);
+            vote.is_some_and(|vote| (vote.term, vote.node) >= leader)
+        };
+        let kept: Vec<NodeId> = view.voters.iter().filter(has_voted).copied().collect();
+        if kept.len() <= view.voters.len() / 2 {
+            self.report(Violation::VotesNotSynced { term: leader.0, node: leader.1, kept });
         }
     }
 

@@ -14,7 +14,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
 
-use crate::checks::{Checks, Subject};
+use crate::checks::{Checks, Disks, Subject};
 use crate::faults::Fault;
 use crate::flaps::Flaps;
 use crate::history;
@@ -394,7 +394,9 @@ impl Simulation {
         }
         self.bury();
         let subjects = self.subjects();
-        self.checks.look(&subjects);
+        let disk = |(id, node): (&NodeId, &Machine)| (*id, node.disk.clone());
+        let disks: Disks = self.nodes.iter().map(disk).collect();
+        self.checks.look(&subjects, Some(&disks).filter(|_| !self.options.syncs_lie));
         if self.now.is_multiple_of(COMPARE_EVERY) {
             let records = self.records.clone();
             self.checks.compare(&subjects, &records.lock());

@@ -28,6 +28,9 @@ pub enum Violation {
     Incomplete { node: NodeId, term: u64, index: u64 },
     /// A node that restarted leads on without an election.
     LeadsAgain { term: u64, node: NodeId },
+    /// A node leads, and only these voters would know after a loss of power that they
+    /// voted for it.
+    VotesNotSynced { term: u64, node: NodeId, kept: Vec<NodeId> },
     /// A healthy leader lost its term.
     Unseated { by: String, from: (u64, NodeId), to: (u64, NodeId) },
     /// A flapping node made calls slow: p99 in milliseconds, without that node and while

@@ -38,6 +38,7 @@ const SOUGHT: &[(&str, Finder)] = &[
     ("ack-before-sync", Sim(20)),
     ("leader-restored", Sim(20)),
     ("loss-of-one", Sim(20)),
+    ("vote-not-synced", Sim(20)),
     ("popped-twice", Run("queue", "none")),
     ("torn-transaction", Run("transaction", "none")),
     ("stale-compare", Run("register", "none")),
@@ -56,7 +57,6 @@ const SOUGHT: &[(&str, Finder)] = &[
 const OPEN: &[(&str, Finder)] = &[
     ("dead-counted", Rounds),
     ("first-set-stays", Run("tcpstore", "none")),
-    ("vote-not-synced", Sim(100)),
     ("old-answers", Sim(100)),
 ];
 

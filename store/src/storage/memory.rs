@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::backend::{Batch, Checker, LogBackend, LogImage, Operation};
 use super::error::StorageError;
 use super::snapshot::{SnapshotBackend, SnapshotDraft, SnapshotImage};
+use crate::raft::record::VoteRecord;
 
 /// A node's disk. Cloning gives another handle to the same one.
 #[derive(Clone, Default)]
@@ -118,6 +119,11 @@ impl MemoryDisk {
         let mut disk = self.0.lock();
         let Disk { durable, pending, .. } = &mut *disk;
         pending.drain(..).for_each(|operation| durable.apply(operation));
+    }
+
+    /// The vote that outlives a loss of power.
+    pub fn durable_vote(&self) -> Option<VoteRecord> {
+        self.0.lock().durable.vote
     }
 
     /// What a reader of the log would find: all writes.
