@@ -278,7 +278,7 @@ impl Actor {
         };
         for reply in replies {
             if let ReplyBody::LeaderChanged { term, leader } = reply.body {
-                self.leader_tracker.leader_changed(term, leader);
+                self.leader_tracker.leader_changed(term, leader, Instant::now());
             }
         }
     }
@@ -484,7 +484,7 @@ impl Actor {
     fn connecting(&self, route: Route) -> BoxFuture<'static, Attempted> {
         let cluster_id = self.leader_tracker.cluster_id().map(str::to_owned);
         let credentials = self.options.credentials();
-        let timeout = self.options.connect_timeout;
+        let timeout = self.options.connect_timeout * self.leader_tracker.patience(&route.address);
         let tasks = self.tasks.clone();
         let attempt = async move {
             let cluster_id = cluster_id.as_deref();

@@ -5,6 +5,9 @@ use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 
+/// How often the time for an attempt doubles at most.
+const PATIENCE_DOUBLINGS_MAX: u32 = 2;
+
 /// Most nodes that are remembered besides the given ones.
 const LEARNED_MAX: usize = 64;
 
@@ -105,6 +108,14 @@ impl Endpoints {
         known.not_before =
             known.failures.checked_sub(1).map(|nth| now + backoff.pause(nth, random));
         known.failures = known.failures.saturating_add(1);
+    }
+
+    /// How many times the usual limit an attempt at a node may take: more after failures.
+    /// A node that many connect to accepts in turn, and whoever leaves the queue begins
+    /// at its end again.
+    pub(crate) fn patience(&self, address: &str) -> u32 {
+        let known = self.known.iter().find(|known| known.address == address);
+        1 << known.map_or(0, |known| known.failures.min(PATIENCE_DOUBLINGS_MAX))
     }
 
     /// Whether the last failure of a node was a refusal to let this client in.
@@ -213,6 +224,20 @@ mod tests {
         assert_eq!(pauses, [now_at("a:1"), at(10), at(20), at(40)]);
         endpoints.useful("a:1");
         assert_eq!(endpoints.next(now, |_| false), now_at("a:1"));
+    }
+
+    #[test]
+    fn an_attempt_may_take_longer_after_failures_until_the_node_is_of_use() {
+        let (mut endpoints, now) = (three(), Instant::now());
+        let mut patience = Vec::new();
+        for _ in 0..4 {
+            patience.push(endpoints.patience("a:1"));
+            endpoints.failed("a:1", "no answer".to_owned(), now, 1.0);
+        }
+        assert_eq!(patience, [1, 2, 4, 4]);
+        assert_eq!(endpoints.patience("b:1"), 1);
+        endpoints.useful("a:1");
+        assert_eq!(endpoints.patience("a:1"), 1);
     }
 
     #[test]

@@ -43,6 +43,9 @@ const BUSY_PAUSE: Duration = Duration::from_secs(2);
 /// Pauses between tries of the direct route, while another one is taken.
 const DIRECT_PAUSE_MIN: Duration = Duration::from_secs(1);
 const DIRECT_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Pauses between tries of a node that was said to lead in a later term.
+const SUCCESSOR_PAUSE_MIN: Duration = Duration::from_millis(20);
+const SUCCESSOR_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Most attempts at a time.
 pub(crate) const ATTEMPTS_MAX: usize = 3;
 /// Longest pause between polls while an election may be under way.
@@ -101,8 +104,9 @@ pub(crate) struct LeaderTracker {
     doubt_not_before: Option<Instant>,
     /// Silence of the connected leader after which it is doubted.
     doubt_after: Duration,
-    /// The leader of a later term than the connected node's, as another one reported.
-    successor: Option<LeaderHint>,
+    /// The leader of a later term than the connected node's, as another one reported:
+    /// tried until it is connected, since it may not know yet that it leads.
+    successor: Option<Successor>,
     /// Id of the cluster, from the first node that reported one. It never changes.
     cluster_id: Option<String>,
     /// Whether any node ever let this client in.
@@ -110,6 +114,15 @@ pub(crate) struct LeaderTracker {
     /// When the direct route to the leader was last left for another, and the
     /// pause before it was to be tried.
     left_direct: Option<(Instant, Duration)>,
+}
+
+#[derive(Debug)]
+struct Successor {
+    term: u64,
+    leader: LeaderHint,
+    /// When it is tried next, and the pause after that.
+    at: Instant,
+    pause: Duration,
 }
 
 #[derive(Debug)]
@@ -215,6 +228,11 @@ impl LeaderTracker {
         self.endpoints.tried()
     }
 
+    /// See [`Endpoints::patience`].
+    pub(crate) fn patience(&self, address: &str) -> u32 {
+        self.endpoints.patience(address)
+    }
+
     /// The addresses of all nodes that are known.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.endpoints.tried().into_iter().map(|(address, _)| address).collect()
@@ -226,31 +244,62 @@ impl LeaderTracker {
         if wants == Wants::Nothing {
             return Step::Wait(None);
         }
-        if let Some(address) = self.take_successor() {
-            return self.attempt(Route::to(address), now, Why::Doubt);
-        }
-        match &self.link {
+        let successor_at = match self.successor_at() {
+            Some((address, at)) if at <= now => {
+                self.successor_tried(now);
+                return self.attempt(Route::to(address), now, Why::Doubt);
+            }
+            next => next.map(|(_, at)| at),
+        };
+        let step = match &self.link {
             Some(link) if link.leads => self.next_with_leader(now, owes_since),
             Some(_) => self.next_with_follower(now, wants),
             None => self.next_without_link(now),
+        };
+        match step {
+            Step::Wait(at) => Step::Wait([at, successor_at].into_iter().flatten().min()),
+            step => step,
         }
     }
 
-    /// The reported successor of the connected node, if it is not being tried.
-    fn take_successor(&mut self) -> Option<String> {
-        let successor = self.successor.take()?;
-        let under_way = self.attempts.iter().any(|a| a.route.address == successor.address);
-        (!under_way).then_some(successor.address)
+    /// The reported successor of the connected node, and when to try it; none if it is
+    /// being tried.
+    fn successor_at(&self) -> Option<(String, Instant)> {
+        // A node that does not lead is followed by its hints.
+        let follows = self.link.as_ref().is_some_and(|link| !link.leads);
+        let Successor { leader, at, .. } = self.successor.as_ref().filter(|_| !follows)?;
+        let under_way = self.attempts.iter().any(|a| a.route.address == leader.address);
+        (!under_way).then(|| (leader.address.clone(), *at))
+    }
+
+    fn successor_tried(&mut self, now: Instant) {
+        if let Some(successor) = &mut self.successor {
+            successor.at = now + successor.pause;
+            successor.pause = (successor.pause * 2).min(SUCCESSOR_PAUSE_MAX);
+        }
+    }
+
+    fn succeeded_by(&mut self, term: u64, leader: LeaderHint, now: Instant) {
+        self.endpoints.learn_one(&leader.address);
+        if self.successor.as_ref().is_none_or(|known| known.term < term) {
+            let pause = SUCCESSOR_PAUSE_MIN;
+            self.successor = Some(Successor { term, leader, at: now, pause });
+        }
+    }
+
+    /// The connected node leads in this term: earlier ones succeed it no more.
+    fn leads_in(&mut self, term: u64) {
+        self.successor.take_if(|successor| successor.term <= term);
     }
 
     /// A node other than the connected one reports the leader of this term.
-    pub(crate) fn leader_changed(&mut self, term: u64, leader: LeaderHint) {
+    pub(crate) fn leader_changed(&mut self, term: u64, leader: LeaderHint, now: Instant) {
         self.endpoints.learn_one(&leader.address);
         match &self.link {
             Some(link) if leader.node == link.node || term < link.term => {}
             Some(link) if !link.leads => self.set_hint(Some(leader)),
             Some(link) if term == link.term => {}
-            Some(_) | None => self.successor = Some(leader),
+            Some(_) | None => self.succeeded_by(term, leader, now),
         }
     }
 
@@ -456,8 +505,8 @@ impl LeaderTracker {
         if self.leads() {
             let is_same = leads && self.link.as_ref().is_some_and(|link| link.node == hello.node);
             let is_better = match why {
-                Why::Doubt => self.is_succeeded_by(hello),
-                Why::Through => is_same || self.is_succeeded_by(hello),
+                Why::Doubt => self.is_succeeded_by(hello, now),
+                Why::Through => is_same || self.is_succeeded_by(hello, now),
                 Why::Direct => is_same,
                 Why::Check => {
                     self.search.through_not_before = Some(now + BUSY_PAUSE);
@@ -489,7 +538,11 @@ impl LeaderTracker {
         self.link = Some(Link { address, node: hello.node, leads, term, direct });
         self.doubt_not_before = None;
         self.doubt_after = DOUBT_AFTER + DOUBT_SPREAD.mul_f64(1.0 - random().clamp(0.0, 1.0));
-        self.successor = None;
+        match leads {
+            true => self.leads_in(term),
+            // Its word counts from now on.
+            false => self.successor = None,
+        }
         self.search.polls_here = 0;
         self.search.poll_open = None;
         if leads {
@@ -519,16 +572,16 @@ impl LeaderTracker {
 
     /// Whether this node leads in a later term than the connected one. If another
     /// does, that one is to be asked.
-    fn is_succeeded_by(&mut self, hello: &Hello) -> bool {
+    fn is_succeeded_by(&mut self, hello: &Hello, now: Instant) -> bool {
         let (Some(link), Some(leader)) = (&mut self.link, &hello.leader) else { return false };
         if leader.node == link.node {
             link.term = link.term.max(hello.term);
+            self.leads_in(hello.term);
             return false;
         }
         let is_later = hello.term > link.term;
         if is_later && leader.node != hello.node {
-            self.successor = Some(leader.clone());
-            self.endpoints.learn_one(&leader.address);
+            self.succeeded_by(hello.term, leader.clone(), now);
             return false;
         }
         is_later
@@ -636,6 +689,7 @@ impl LeaderTracker {
         random: Random<'_>,
     ) {
         let Some(link) = &mut self.link else { return };
+        let leader = leader.or_else(|| self.successor.take().map(|known| known.leader));
         let led = std::mem::replace(&mut link.leads, false);
         let (address, node) = (link.address.clone(), link.node);
         self.note(&address, node, leader.as_ref().filter(|leader| leader.node != node));

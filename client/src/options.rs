@@ -20,7 +20,8 @@ pub struct Options {
     /// How connections are made with TLS; none: plain.
     pub tls: Option<Tls>,
     /// Bound on one attempt to connect, from the first packet to the node's
-    /// [`Hello`](holdfast_api::Hello).
+    /// [`Hello`](holdfast_api::Hello). Twice that after a failure of the same node, then
+    /// four times.
     pub connect_timeout: Duration,
     /// First pause after repeated failures of one node.
     pub backoff_min: Duration,

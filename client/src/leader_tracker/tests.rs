@@ -514,13 +514,34 @@ fn a_direct_way_that_does_not_last_is_tried_ever_less_often() {
 fn a_leader_is_left_at_once_when_another_node_tells_of_a_later_term() {
     let mut bench = silent();
     bench.owes_since = None;
-    bench.leader_tracker.leader_changed(5, hint(1));
-    bench.leader_tracker.leader_changed(4, hint(3));
+    bench.leader_tracker.leader_changed(5, hint(1), bench.now);
+    bench.leader_tracker.leader_changed(4, hint(3), bench.now);
     assert_eq!(bench.step(), Step::Wait(None), "neither is news");
-    bench.leader_tracker.leader_changed(6, hint(2));
+    bench.leader_tracker.leader_changed(6, hint(2), bench.now);
     assert_eq!(bench.step(), connect("b:1"), "though no call is open");
     assert_eq!(bench.arrive_with("b:1", said(2, Some(2), 6)), Arrival::Use);
     assert_eq!(bench.leader_tracker.leader(), Some(2));
+}
+
+#[test]
+fn a_later_leader_is_tried_until_it_knows_that_it_leads() {
+    let mut bench = silent();
+    bench.owes_since = None;
+    bench.leader_tracker.leader_changed(6, hint(2), bench.now);
+    assert_eq!(bench.step(), connect("b:1"));
+    assert_eq!(bench.arrive_with("b:1", said(2, None, 6)), Arrival::Drop, "not yet");
+    let first = bench.now;
+    assert_eq!(bench.step_later(), connect("b:1"));
+    bench.fail("b:1");
+    assert_eq!(bench.step_later(), connect("b:1"));
+    assert!(bench.now - first <= 100 * MS, "{:?}", bench.now - first);
+    assert_eq!(bench.arrive_with("b:1", said(2, Some(2), 6)), Arrival::Use);
+    assert_eq!(bench.step(), Step::Wait(None), "it is found");
+    // The leader may have gained a later term itself meanwhile.
+    bench.leader_tracker.leader_changed(7, hint(3), bench.now);
+    assert_eq!(bench.step(), connect("c:1"));
+    assert_eq!(bench.arrive_with("c:1", said(3, Some(2), 8)), Arrival::Drop);
+    assert_eq!(bench.step(), Step::Wait(None));
 }
 
 #[test]

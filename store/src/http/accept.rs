@@ -130,7 +130,10 @@ pub async fn serve(
         tasks.spawn(place.clone().lend(async move {
             let held = place.clone();
             let mut strange = std::pin::pin!(held.stays_strange());
+            // What has come is read before its place goes to the next one: however late
+            // this task gets its turn, a token that is there lets it in.
             let shaken = tokio::select! {
+                biased;
                 shaken = secured(stream, &tls) => shaken,
                 () = &mut strange => return tracing::debug!("a handshake was cut off"),
             };
@@ -144,6 +147,7 @@ pub async fn serve(
             });
             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
             tokio::select! {
+                biased;
                 ended = watcher.watch(connection.into_owned()) => if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended");
                 },
