@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Grant, JobPattern};
 use crate::name::Name;
-use crate::secret_id::SecretId;
 use crate::token::{FILE_BYTES_MAX, TOKEN_BYTES_MAX};
 
 /// How every signed token begins.
@@ -70,10 +69,11 @@ pub fn is_signed(text: &[u8]) -> bool {
     text.starts_with(HEADER.as_bytes())
 }
 
-/// A new id of a token, of 64 random bits.
-pub fn token_id(random: SecretId) -> Name {
-    let text = format!("t{:016x}", random.to_u128() as u64);
-    text.parse().expect("letters and digits are a name")
+/// A new id of a token: 64 random bits, from a key that nobody uses.
+pub fn token_id() -> Result<Name, SigningKeyError> {
+    let random = SigningKey::generate()?;
+    let text = format!("t{}", hex(&random.public.public[..8]));
+    Ok(text.parse().expect("letters and digits are a name"))
 }
 
 /// A signed token whose signature nobody has looked at yet.
@@ -105,6 +105,11 @@ impl SignedToken {
     /// The key that is said to have signed it.
     pub fn key(&self) -> &Name {
         &self.key
+    }
+
+    /// What it says, whoever signed it: to be shown, never to be obeyed.
+    pub fn claims(&self) -> Option<Claims> {
+        serde_json::from_slice(self.token.untrusted_payload()).ok()
     }
 
     /// What it says, if this is the key that signed it.
@@ -308,7 +313,7 @@ mod tests {
 
     fn claims() -> Claims {
         Claims {
-            id: token_id(SecretId::from_u128(7)),
+            id: token_id().unwrap(),
             name: "team-a".parse().unwrap(),
             role: "job".to_owned(),
             jobs: vec!["llm-*".parse().unwrap()],
