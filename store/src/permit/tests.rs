@@ -92,7 +92,10 @@ fn commands() -> Vec<Command> {
 
 /// Every read, frame and request of operators that there is.
 fn frames() -> Vec<RequestBody> {
-    let mut reads: Vec<Read> = all_of(&[fields()]);
+    // Pages go on after a key, or after a process.
+    let mut listed = fields();
+    listed["after"] = json!("k");
+    let mut reads: Vec<Read> = all_of(&[fields(), listed]);
     reads.push(read_as(
         "closed",
         &json!({"scope": {"job": "web"}, "generation": 1, "payloads": true}),

@@ -325,11 +325,12 @@ mod tests {
     #[test]
     fn a_token_is_what_its_key_signed_and_nothing_else() {
         let (key, other) = (SigningKey::generate().unwrap(), SigningKey::generate().unwrap());
-        let text = key.sign(&claims()).unwrap();
+        let claims = claims();
+        let text = key.sign(&claims).unwrap();
         assert!(is_signed(text.as_bytes()));
         let read = SignedToken::read(&text).unwrap();
         assert_eq!(read.key(), key.public().id());
-        assert_eq!(read.verify(key.public()), Ok(claims()));
+        assert_eq!(read.verify(key.public()), Ok(claims));
         assert_eq!(read.verify(other.public()), Err(VerifyError::Signature));
         let verified =
             |text: &str| SignedToken::read(text).and_then(|read| read.verify(key.public()).ok());
