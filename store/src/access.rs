@@ -3,27 +3,30 @@
 //! of their own: then only nodes with a token of that file may use the paths
 //! between nodes.
 //!
-//! A file is read again while the node runs, so that a token can be replaced
+//! Signed tokens are taken by the public keys in another file; each says what its
+//! holder may do.
+//!
+//! A file is read again while the node runs, so that a token or a key can be replaced
 //! without a restart.
 
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+mod followed;
+mod signed;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
+use holdfast_api::Problem;
+use holdfast_api::grant::{self, PublicKeys};
 use holdfast_api::routes::{LIVEZ, METRICS, READYZ};
-use holdfast_api::token::{self, FILE_BYTES_MAX, TokenError, Tokens};
+use holdfast_api::token::{self, Tokens};
 use http::{HeaderMap, HeaderValue, header};
-use parking_lot::RwLock;
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::regular_file::open_regular;
+use self::followed::Followed;
+use crate::principal::{HeldToken, Principal};
+use crate::storage::calendar;
 use crate::tls::Tls;
-
-/// How often the file is read again.
-const READ_EVERY: Duration = Duration::from_secs(2);
 
 /// Paths that need no token: probes and metrics scrapers have none, and metrics
 /// hold sizes and counts, no stored data.
@@ -32,50 +35,58 @@ const OPEN_PATHS: [&str; 3] = [LIVEZ, READYZ, METRICS];
 /// What is between nodes.
 pub(crate) const PEER_PATHS: &str = "/raft/";
 
-/// Why a token file is invalid.
+/// Why a file of tokens or keys is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The token file cannot be read.
-    #[error(
-        "{flag} {path}: {why}; make one: `(umask 077; openssl rand -hex 32 > {path})`, the same for all that use it"
-    )]
+    /// The file cannot be read.
+    #[error("{flag} {path}: {why}; {}", made(flag, path))]
     Unreadable {
         /// The flag that names it.
         flag: &'static str,
-        /// Path of the token file.
+        /// Path of the file.
         path: PathBuf,
         /// The operating system's error.
         why: std::io::Error,
     },
-    /// The file holds no valid tokens.
+    /// The file holds something else.
     #[error("{flag} {path}: {why}")]
     Invalid {
         /// The flag that names it.
         flag: &'static str,
-        /// Path of the token file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
-        why: TokenError,
+        /// What is wrong, and what to do.
+        why: String,
     },
 }
 
-/// The tokens, if there are any. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub struct Access {
-    guarded: Option<Arc<Guarded>>,
-    /// Tokens of the nodes alone.
-    peers: Option<Arc<Guarded>>,
-    /// Certificates for accepted and opened connections.
-    tls: Tls,
+const TOKEN_FILE: &str = "--token-file";
+const PEER_TOKEN_FILE: &str = "--peer-token-file";
+const TOKEN_KEYS: &str = "--token-keys";
+
+/// How the file that a flag names is made.
+fn made(flag: &str, path: &Path) -> String {
+    let path = path.display();
+    match flag {
+        TOKEN_KEYS => {
+            "make a key: `holdfast token keygen KEY`, which writes KEY.pub for the nodes".to_owned()
+        }
+        _ => format!(
+            "make one: `(umask 077; openssl rand -hex 32 > {path})`, the same for all that use it"
+        ),
+    }
 }
 
-#[derive(Debug)]
-struct Guarded {
-    flag: &'static str,
-    path: PathBuf,
-    /// The file's permissions when it was first read.
-    mode: u32,
-    tokens: RwLock<Tokens>,
+/// The tokens and keys, if there are any. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    guarded: Option<Arc<Followed<Tokens>>>,
+    /// Tokens of the nodes alone.
+    peers: Option<Arc<Followed<Tokens>>>,
+    /// Keys of signed tokens.
+    keys: Option<Arc<Followed<PublicKeys>>>,
+    /// Certificates for accepted and opened connections.
+    tls: Tls,
 }
 
 impl Access {
@@ -86,14 +97,21 @@ impl Access {
 
     /// The tokens of a file.
     pub fn from_file(path: &Path) -> Result<Access, AccessError> {
-        let guarded = Some(Guarded::read("--token-file", path)?);
+        let guarded = Some(read_tokens(TOKEN_FILE, path)?);
         Ok(Access { guarded, ..Access::default() })
     }
 
     /// The same, with another file's tokens for requests between nodes.
     pub fn with_peers(self, path: &Path) -> Result<Access, AccessError> {
-        let peers = Some(Guarded::read("--peer-token-file", path)?);
+        let peers = Some(read_tokens(PEER_TOKEN_FILE, path)?);
         Ok(Access { peers, ..self })
+    }
+
+    /// The same, with the public keys of a file: tokens that they signed are taken, too.
+    pub fn with_keys(self, path: &Path) -> Result<Access, AccessError> {
+        let parse = |file: &[u8]| PublicKeys::parse(file).map_err(|error| error.to_string());
+        let keys = Some(Followed::read(TOKEN_KEYS, path, "token keys", parse)?);
+        Ok(Access { keys, ..self })
     }
 
     /// The same, with these certificates.
@@ -119,9 +137,8 @@ impl Access {
     /// Warnings about the file for the operator.
     pub fn warning(&self) -> Option<String> {
         let of_tokens = self.files().find_map(|guarded| {
-            let Guarded { flag, path, mode, .. } = guarded.as_ref();
-            let (advice, path) = (token::exposed(*mode)?, path.display());
-            Some(format!("{flag} {path}: {advice} {path}"))
+            let (advice, path) = (token::exposed(guarded.mode())?, guarded.path().display());
+            Some(format!("{} {path}: {advice} {path}", guarded.flag()))
         });
         of_tokens.or_else(|| self.tls.warning())
     }
@@ -141,9 +158,33 @@ impl Access {
         let Some(given) = given.and_then(|value| token::bearer(value.as_bytes())) else {
             return false;
         };
-        let tokens = guarded.tokens.read();
+        let tokens = guarded.get();
         let verdicts = tokens.iter().map(|token| token.as_str().as_bytes().ct_eq(given));
         verdicts.fold(Choice::from(0), |any, this| any | this).into()
+    }
+
+    /// The signed token in these headers, if there is one.
+    pub fn signed_token(headers: &HeaderMap) -> Option<&str> {
+        let given = token::bearer(headers.get(header::AUTHORIZATION)?.as_bytes())?;
+        let given = Some(given).filter(|given| grant::is_signed(given))?;
+        std::str::from_utf8(given).ok()
+    }
+
+    /// Whether signed tokens are taken here.
+    pub fn takes_signed_tokens(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    /// Who holds a signed token; the error says why nobody.
+    pub fn verify(&self, token: &str) -> Result<Principal, Problem> {
+        let keys = self.keys.as_ref().ok_or_else(no_keys)?;
+        signed::verify(&keys.get(), token, calendar::now_ms())
+    }
+
+    /// Whether a signed token that was valid once still is.
+    pub fn is_current(&self, token: &HeldToken) -> Result<(), Problem> {
+        let keys = self.keys.as_ref().ok_or_else(no_keys)?;
+        signed::is_current(token, &keys.get(), calendar::now_ms())
     }
 
     /// Whether this path never needs a token.
@@ -161,10 +202,10 @@ impl Access {
         Access::headers_of(self.guarded.as_ref())
     }
 
-    fn headers_of(guarded: Option<&Arc<Guarded>>) -> HeaderMap {
+    fn headers_of(guarded: Option<&Arc<Followed<Tokens>>>) -> HeaderMap {
         let mut headers = HeaderMap::new();
         if let Some(guarded) = guarded {
-            let value = HeaderValue::try_from(guarded.tokens.read().first().authorization());
+            let value = HeaderValue::try_from(guarded.get().first().authorization());
             let mut value = value.expect("a token is made of visible ASCII");
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
@@ -172,7 +213,7 @@ impl Access {
         headers
     }
 
-    fn files(&self) -> impl Iterator<Item = &Arc<Guarded>> {
+    fn files(&self) -> impl Iterator<Item = &Arc<Followed<Tokens>>> {
         self.guarded.iter().chain(&self.peers)
     }
 
@@ -180,60 +221,25 @@ impl Access {
     /// is dropped.
     pub async fn follow_file(self) {
         let tokens = join_all(self.files().map(|guarded| guarded.clone().follow()));
-        tokio::join!(tokens, self.tls.clone().follow_files());
+        let keys = join_all(self.keys.iter().map(|keys| keys.clone().follow()));
+        tokio::join!(tokens, keys, self.tls.clone().follow_files());
     }
 }
 
-impl Guarded {
-    fn read(flag: &'static str, path: &Path) -> Result<Arc<Guarded>, AccessError> {
-        let (tokens, mode) = read(flag, path)?;
-        let tokens = RwLock::new(tokens);
-        Ok(Arc::new(Guarded { flag, path: path.to_owned(), mode, tokens }))
-    }
-
-    async fn follow(self: Arc<Self>) {
-        let guarded = self;
-        let mut complaint = String::new();
-        loop {
-            tokio::time::sleep(READ_EVERY).await;
-            let (flag, path) = (guarded.flag, guarded.path.clone());
-            let said = match tokio::task::spawn_blocking(move || read(flag, &path)).await {
-                Ok(Ok((tokens, _))) => {
-                    guarded.take_over(tokens);
-                    String::new()
-                }
-                Ok(Err(error)) => error.to_string(),
-                Err(error) => error.to_string(),
-            };
-            if said != complaint && !said.is_empty() {
-                tracing::warn!("{said}; the tokens read before stay in force");
-            }
-            complaint = said;
-        }
-    }
-
-    fn take_over(&self, tokens: Tokens) {
-        if *self.tokens.read() != tokens {
-            let count = tokens.iter().count();
-            tracing::info!(file = %self.path.display(), accepted = count, "read new tokens");
-            *self.tokens.write() = tokens;
-        }
-    }
+fn read_tokens(flag: &'static str, path: &Path) -> Result<Arc<Followed<Tokens>>, AccessError> {
+    let parse = |file: &[u8]| Tokens::parse(file).map_err(|error| error.to_string());
+    Followed::read(flag, path, "tokens", parse)
 }
 
-/// The tokens in a file, and the file's permissions.
-fn read(flag: &'static str, path: &Path) -> Result<(Tokens, u32), AccessError> {
-    let unreadable = |why| AccessError::Unreadable { flag, path: path.to_owned(), why };
-    let file = open_regular(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.mode();
-    let mut text = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
-    let invalid = |why| AccessError::Invalid { flag, path: path.to_owned(), why };
-    Ok((Tokens::parse(&text).map_err(invalid)?, mode))
+/// A signed token, and no keys to look at it with.
+pub fn no_keys() -> Problem {
+    let message = "this node takes no signed tokens: start it with --token-keys FILE, which `holdfast token keygen` makes";
+    Problem::refused(holdfast_api::Code::Unauthorized, message)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::followed::READ_EVERY;
     use super::*;
 
     const OLD: &str = "the-old-token-0123456789";

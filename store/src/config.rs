@@ -77,6 +77,10 @@ pub struct ServeArgs {
     /// requests between nodes
     #[arg(long, env = "HOLDFAST_PEER_TOKEN_FILE", value_name = "FILE")]
     pub peer_token_file: Option<PathBuf>,
+    /// File with the public keys of signed tokens, one a line, as `holdfast token keygen` makes
+    /// them: a token says what its holder may do. Read again when it changes
+    #[arg(long, env = "HOLDFAST_TOKEN_KEYS", value_name = "FILE")]
+    pub token_keys: Option<PathBuf>,
     /// Certificate that this node shows to clients, PEM: with it, the port speaks TLS alone. Needs
     /// --tls-key and the three of --peer-tls; `holdfast-store tls init` makes all of them
     #[arg(long, env = "HOLDFAST_STORE_TLS_CERT", value_name = "FILE")]
@@ -154,6 +158,7 @@ struct File {
     join: Option<String>,
     token_file: Option<PathBuf>,
     peer_token_file: Option<PathBuf>,
+    token_keys: Option<PathBuf>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     tls_client_ca: Option<PathBuf>,
@@ -299,6 +304,16 @@ impl ServeArgs {
                 let why =
                     "it is of no use without --token-file: add that for agents and command lines";
                 return Err(wrong("--peer-token-file", &path.display().to_string(), why));
+            }
+            None => access,
+        };
+        let keys = self.token_keys.or(file.token_keys);
+        let access = match keys.filter(|path| !path.as_os_str().is_empty()) {
+            Some(path) if access.is_guarded() => access.with_keys(&path)?,
+            Some(path) => {
+                let why =
+                    "it is of no use without --token-file, the token of admins and nodes: add that";
+                return Err(wrong("--token-keys", &path.display().to_string(), why));
             }
             None => access,
         };

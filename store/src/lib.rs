@@ -14,7 +14,8 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`access`] | the shared token: who may use this node |
+//! | [`access`] | tokens and keys: who is let in |
+//! | [`principal`], [`permit`] | who a request is from; who may do what |
 //! | [`cli`] | the grammar of the command line |
 //! | [`config`] | settings: flags, environment, file, defaults |
 //! | [`serve`], [`dev`] | one node, from start to exit; a cluster of child processes |
@@ -45,7 +46,10 @@
 //!   for.
 //! * A node whose log was lost or rolled back does not come back under its id.
 //! * Every queue, buffer, frame and wait has a bound, and the bound has a name.
-//! * Nothing here depends on a wall clock; time comes from `tokio::time`.
+//! * Whoever asks from outside reaches the log and the state through
+//!   [`node::acting`] alone, with its rights.
+//! * Nothing but the expiry of signed tokens depends on a wall clock; time comes from
+//!   `tokio::time`.
 
 pub mod access;
 pub mod cli;
@@ -57,6 +61,8 @@ mod gauge;
 pub mod http;
 pub mod node;
 pub mod offline;
+pub mod permit;
+pub mod principal;
 pub mod raft;
 pub mod recurring;
 mod regular_file;

@@ -19,7 +19,12 @@ pub struct RawStream {
 impl RawStream {
     /// Connects, upgrades, and reads the node's first frame.
     pub async fn open(address: &str) -> Result<RawStream, String> {
-        let mut stream = upgrade(address).await?;
+        RawStream::open_with(address, &[]).await
+    }
+
+    /// The same, with more headers.
+    pub async fn open_with(address: &str, headers: &[(&str, &str)]) -> Result<RawStream, String> {
+        let mut stream = upgrade_with(address, headers).await?;
         let hello = read_frame(&mut stream).await?;
         let hello = rmp_serde::from_slice(&hello).map_err(|e| e.to_string())?;
         Ok(RawStream { hello, stream, next_id: 1 })
@@ -70,10 +75,15 @@ impl RawStream {
 
 /// An upgraded connection, its first frame not yet read.
 pub async fn upgrade(address: &str) -> Result<TcpStream, String> {
+    upgrade_with(address, &[]).await
+}
+
+async fn upgrade_with(address: &str, headers: &[(&str, &str)]) -> Result<TcpStream, String> {
+    let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let connecting = async {
         let mut stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
         let head = format!(
-            "GET {} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: {}\r\n\r\n",
+            "GET {} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: {}\r\n{more}\r\n",
             routes::STREAM,
             holdfast_api::stream::UPGRADE,
         );

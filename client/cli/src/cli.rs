@@ -18,9 +18,11 @@ use crate::transaction;
 mod comm;
 mod help;
 mod hints;
+mod token;
 mod usage;
 
 pub(crate) use self::comm::{CommCommand, GroupArgs};
+pub(crate) use self::token::{CreateTokenArgs, TokenCommand};
 pub(crate) use self::usage::{UsageError, asked, complete, parse};
 
 /// Looks into a Holdfast cluster and changes it.
@@ -100,6 +102,9 @@ pub(crate) enum Command {
     /// What the cluster is asked for.
     #[command(flatten)]
     Cluster(ClusterCommand),
+    /// Make the keys and tokens by which a cluster knows who may do what; asks no node
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Show the settings and where each came from; asks no node
     Config,
     /// Print a completion script for a shell

@@ -206,7 +206,8 @@ fn client_message(error: &Error, settings: Option<&Settings>) -> String {
     }
     if let (Error::Refused(problem), Some(settings)) = (error, settings)
         && problem.code == Code::Unauthorized
-        // The node itself says what it wants instead of a token: TLS, or a certificate.
+        // Else the node itself says what it wants, or what is wrong with a signed token.
+        && problem.message.contains("--token-file")
         && !problem.message.contains("--tls-")
     {
         return unauthorized_message(settings);

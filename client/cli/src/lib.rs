@@ -23,6 +23,8 @@
 //! holdfast kv txn [--if COMPARE]… [--then STEP]… [--else STEP]…
 //! holdfast kv wait K… [--at-least N] --timeout D
 //! holdfast kv push K V | pop K [--raw] | length K
+//! holdfast token keygen FILE | create --key FILE --role ROLE --name NAME --expires TIME
+//!     [--jobs PATTERN,…] | show FILE
 //! holdfast config | completions SHELL | version
 //! ```
 //!
@@ -104,6 +106,9 @@
 //! | `kv watch` | a line for each change: `{"revision", "job", "run", "type": put, delete, push or pop, "key", "value" and "version" of a put, "length" of a queue}`; with `--follow-runs` also `{"revision", "job", "run", "type": run, "deleted"}` when the changes after it are those of another run; `deleted` names a run before it whose changes are missing, if there is one |
 //! | `kv push`, `length` | `{"length", "revision"}` |
 //! | `kv pop` | `{"value", "length": left after it, "revision"}` |
+//! | `token keygen` | `{"key", "file", "public": the file for the nodes}` |
+//! | `token create` | `{"token", "id", "name", "role", "jobs", "made_at_ms", "expires_at_ms", "key"}` |
+//! | `token show` | the same without `"token"` |
 //! | `config` | for each key `{"value", "source": flag, environment, file or default, "file"}` |
 //! | `version` | `{"version"}` |
 //!
@@ -214,6 +219,9 @@ pub fn run(
         }
         Command::Completions { shell } => end(print_completions(shell), form(), None),
         Command::Config => with(load(), colours, form, commands::config::run),
+        Command::Token(command) => {
+            with(load(), colours, form, |_, form| commands::token::run(command, form))
+        }
         Command::Cluster(command) => with(load(), colours, form, |settings, form| {
             start_log(environment)?;
             ask_cluster(settings.clone(), form, command)

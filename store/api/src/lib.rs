@@ -19,6 +19,7 @@
 //! | [`watch`] | changes and watches |
 //! | [`lease`] | leases, held by agents |
 //! | [`run`] | runs: how one is chosen, held and ended |
+//! | [`grant`] | roles, patterns of jobs, and the signed tokens that grant them |
 //! | [`fence`] | tokens that prove which incarnation of a process asks |
 //! | [`process`] | processes, their incarnations and ends, events |
 //! | [`round`] | rounds: arrivals, decisions, feeds |
@@ -57,6 +58,7 @@ pub mod command;
 pub mod event;
 pub mod fence;
 pub mod frame;
+pub mod grant;
 pub mod hold;
 pub mod lease;
 pub mod limits;
@@ -94,6 +96,7 @@ pub use command::{
 pub use event::{Event, EventKind, Fault, ProcessList, ProcessStretch, Turnover};
 pub use fence::{Fence, FenceError};
 pub use frame::FrameError;
+pub use grant::{Grant, JobPattern};
 pub use hold::{
     Held, HeldInfo, HeldNews, Hold, Member, OtherSpec, Phase, Release, ReleaseWhy, Revocation,
     RevokeCause, SpecMismatch, Unreleased,

@@ -73,8 +73,10 @@ pub enum Code {
     Timeout,
     /// The request cannot be understood.
     InvalidRequest,
-    /// The shared token is missing, or is another one.
+    /// The token is missing, or is none that is taken.
     Unauthorized,
+    /// The caller's role does not allow it.
+    Forbidden,
     /// A single thing is too big.
     LimitExceeded,
     /// A job, or the cluster, is full.
@@ -139,6 +141,7 @@ impl Code {
             Code::Timeout => "timeout",
             Code::InvalidRequest => "invalid_request",
             Code::Unauthorized => "unauthorized",
+            Code::Forbidden => "forbidden",
             Code::LimitExceeded => "limit_exceeded",
             Code::QuotaExceeded => "quota_exceeded",
             Code::Overloaded => "overloaded",

@@ -8,7 +8,7 @@ use std::fmt;
 pub const TOKEN_BYTES_MIN: usize = 16;
 
 /// Longest token, in bytes.
-pub const TOKEN_BYTES_MAX: usize = 512;
+pub const TOKEN_BYTES_MAX: usize = 2048;
 
 /// Most tokens in one file: an old one, a new one, and room for a mistake.
 pub const TOKENS_MAX: usize = 8;

@@ -8,11 +8,12 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by any program: each is handed on to others.
-pub const KNOWN: [&str; 50] = [
+pub const KNOWN: [&str; 51] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",
     "HOLDFAST_PEER_TOKEN_FILE",
+    "HOLDFAST_TOKEN_KEYS",
     "HOLDFAST_TLS_CA",
     "HOLDFAST_TLS_CERT",
     "HOLDFAST_TLS_KEY",

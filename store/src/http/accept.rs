@@ -36,6 +36,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::dial;
 use crate::node::gray::PortActivity;
+use crate::principal;
 use crate::recurring::Troubles;
 use crate::tls::Tls;
 
@@ -127,6 +128,7 @@ pub async fn serve(
         activity.accepted();
         let (router, tls) = (router.clone(), tls.clone());
         let (builder, watcher) = (builder.clone(), draining.watcher());
+        let from = stream.peer_addr().ok().map(principal::From);
         tasks.spawn(place.clone().lend(async move {
             let held = place.clone();
             let mut strange = std::pin::pin!(held.stays_strange());
@@ -140,6 +142,9 @@ pub async fn serve(
             let Some((stream, caller)) = shaken else { return };
             let service = service_fn(move |mut request: hyper::Request<Incoming>| {
                 request.extensions_mut().insert(place.clone());
+                if let Some(from) = from {
+                    request.extensions_mut().insert(from);
+                }
                 if let Some(caller) = caller {
                     request.extensions_mut().insert(caller);
                 }

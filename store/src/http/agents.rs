@@ -26,8 +26,10 @@ use super::problem::extract::Params;
 use super::problem::{Failure, ReadProblems};
 use crate::access::Access;
 use crate::dial;
-use crate::node::Node;
 use crate::node::waits::{Tells, Untold};
+use crate::node::{Node, acting};
+use crate::permit::Operation;
+use crate::principal::Principal;
 
 /// Path of the agents that are connected to one node, for other nodes.
 pub const OWN_AGENTS: &str = "/raft/v1/agents";
@@ -214,6 +216,7 @@ impl AgentsParams {
 )]
 pub async fn agents(
     State(app): State<App>,
+    caller: Principal,
     Params(params): Params<AgentsParams>,
 ) -> Result<Json<Agents>, Failure> {
     let node = app.node()?;
@@ -237,9 +240,12 @@ pub async fn agents(
             Asked::Silent => all.unreachable.push(id),
         }
     }
-    all.agents.retain(|agent| params.wants(&agent.report.job, &agent.report.run));
-    all.others.retain(|wait| params.wants(&wait.job, &wait.run));
-    all.left.retain(|left| params.wants(&left.job, &left.run));
+    let shown = |job: &Name, run: &Name| {
+        params.wants(job, run) && acting::sees(&caller, Operation::SeeAgents, job)
+    };
+    all.agents.retain(|agent| shown(&agent.report.job, &agent.report.run));
+    all.others.retain(|wait| shown(&wait.job, &wait.run));
+    all.left.retain(|left| shown(&left.job, &left.run));
     put_in_order(&mut all.agents);
     bound(&mut all, ALL_JSON_BYTES_MAX);
     Ok(Json(all))

@@ -18,6 +18,7 @@ use super::kv::change::WrittenAnswer;
 use super::kv::{Mark, Seen, ask, commit, unfitting_read};
 use super::problem::extract::{Body, InSession, Params, SessionHeaders};
 use super::problem::{AdminProblems, ChangeProblems, Failure, ReadProblems};
+use crate::principal::Principal;
 
 /// Idle time of a session that does not ask for one, in milliseconds.
 const SESSION_TTL_MS_DEFAULT: u64 = 600_000;
@@ -74,6 +75,7 @@ pub struct SessionAnswer {
 )]
 pub async fn open_session(
     State(app): State<App>,
+    caller: Principal,
     Body(OpenSessionRequest { nonce, ttl_ms }): Body<OpenSessionRequest>,
 ) -> Answered<SessionAnswer> {
     let nonce = nonce.unwrap_or_else(|| {
@@ -87,7 +89,7 @@ pub async fn open_session(
         }
         _ => None,
     };
-    commit(&app, None, command, fitting).await
+    commit(&app, &caller, None, command, fitting).await
 }
 
 /// Counts as use of the session.
@@ -98,11 +100,12 @@ pub async fn open_session(
 )]
 pub async fn keep_session(
     State(app): State<App>,
+    caller: Principal,
     Body(SessionRequest { session }): Body<SessionRequest>,
 ) -> Answered<WrittenAnswer> {
     let command = Command::Session(SessionCommand::KeepAlive { session });
     let expected = Outcome::Session(SessionOutcome::Kept);
-    commit(&app, None, command, written(&expected)).await
+    commit(&app, &caller, None, command, written(&expected)).await
 }
 
 /// Ends a session; one that is gone is not an error.
@@ -113,11 +116,12 @@ pub async fn keep_session(
 )]
 pub async fn close_session(
     State(app): State<App>,
+    caller: Principal,
     Body(SessionRequest { session }): Body<SessionRequest>,
 ) -> Answered<WrittenAnswer> {
     let command = Command::Session(SessionCommand::Close { session });
     let expected = Outcome::Session(SessionOutcome::Closed);
-    commit(&app, None, command, written(&expected)).await
+    commit(&app, &caller, None, command, written(&expected)).await
 }
 
 /// A run to open.
@@ -171,6 +175,7 @@ pub struct RunAnswer {
 )]
 pub async fn open_run(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(OpenRunRequest { job, run, takeover }): Body<OpenRunRequest>,
 ) -> Answered<RunAnswer> {
@@ -181,7 +186,7 @@ pub async fn open_run(
         }
         _ => None,
     };
-    commit(&app, session, command, fitting).await
+    commit(&app, &caller, session, command, fitting).await
 }
 
 /// Ends a run: it stays readable, writes to it are refused.
@@ -192,12 +197,13 @@ pub async fn open_run(
 )]
 pub async fn end_run(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(RunRequest { job, run }): Body<RunRequest>,
 ) -> Answered<WrittenAnswer> {
     let command = Command::Run(RunCommand::End { job, run });
     let expected = Outcome::Run(RunOutcome::Ended);
-    commit(&app, session, command, written(&expected)).await
+    commit(&app, &caller, session, command, written(&expected)).await
 }
 
 /// Deletes an ended run with its keys.
@@ -209,12 +215,13 @@ pub async fn end_run(
 )]
 pub async fn delete_run(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(RunRequest { job, run }): Body<RunRequest>,
 ) -> Answered<WrittenAnswer> {
     let command = Command::Run(RunCommand::Delete { job, run });
     let expected = Outcome::Run(RunOutcome::Deleted);
-    commit(&app, session, command, written(&expected)).await
+    commit(&app, &caller, session, command, written(&expected)).await
 }
 
 /// A job to delete.
@@ -249,6 +256,7 @@ pub struct JobDeletedAnswer {
 )]
 pub async fn delete_job(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(JobRequest { job }): Body<JobRequest>,
 ) -> Answered<JobDeletedAnswer> {
@@ -259,7 +267,7 @@ pub async fn delete_job(
         }
         _ => None,
     };
-    commit(&app, session, command, fitting).await
+    commit(&app, &caller, session, command, fitting).await
 }
 
 /// Whose runs.
@@ -313,9 +321,10 @@ pub struct JobsAnswer {
 )]
 pub async fn runs(
     State(app): State<App>,
+    caller: Principal,
     Params(RunsParams { job, stale }): Params<RunsParams>,
 ) -> Answered<RunsAnswer> {
-    match ask(&app, Read::Runs { job }, stale).await? {
+    match ask(&app, &caller, Read::Runs { job }, stale).await? {
         (ReadOutcome::Runs(runs), seen) => Ok(Json(RunsAnswer { runs, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -328,9 +337,10 @@ pub async fn runs(
 )]
 pub async fn jobs(
     State(app): State<App>,
+    caller: Principal,
     Params(Freshness { stale }): Params<Freshness>,
 ) -> Answered<JobsAnswer> {
-    match ask(&app, Read::Jobs, stale).await? {
+    match ask(&app, &caller, Read::Jobs, stale).await? {
         (ReadOutcome::Jobs(jobs), seen) => Ok(Json(JobsAnswer { jobs, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -422,8 +432,8 @@ pub struct AdminAnswer {
     pub done: bool,
 }
 
-async fn administer(app: &App, admin: Admin) -> Answered<AdminAnswer> {
-    app.node()?.admin(admin).await?;
+async fn administer(app: &App, caller: &Principal, admin: Admin) -> Answered<AdminAnswer> {
+    app.node()?.acting(caller).admin(admin).await?;
     Ok(Json(AdminAnswer { done: true }))
 }
 
@@ -435,9 +445,10 @@ async fn administer(app: &App, admin: Admin) -> Answered<AdminAnswer> {
 )]
 pub async fn add_node(
     State(app): State<App>,
+    caller: Principal,
     Body(AddNodeRequest { node, address }): Body<AddNodeRequest>,
 ) -> Answered<AdminAnswer> {
-    administer(&app, Admin::AddNode { node, address }).await
+    administer(&app, &caller, Admin::AddNode { node, address }).await
 }
 
 /// Makes a caught-up learner a voter.
@@ -448,9 +459,10 @@ pub async fn add_node(
 )]
 pub async fn promote_node(
     State(app): State<App>,
+    caller: Principal,
     Body(NodeRequest { node }): Body<NodeRequest>,
 ) -> Answered<AdminAnswer> {
-    administer(&app, Admin::PromoteNode { node }).await
+    administer(&app, &caller, Admin::PromoteNode { node }).await
 }
 
 /// Removes a node for ever.
@@ -461,9 +473,10 @@ pub async fn promote_node(
 )]
 pub async fn remove_node(
     State(app): State<App>,
+    caller: Principal,
     Body(NodeRequest { node }): Body<NodeRequest>,
 ) -> Answered<AdminAnswer> {
-    administer(&app, Admin::RemoveNode { node }).await
+    administer(&app, &caller, Admin::RemoveNode { node }).await
 }
 
 /// Hands leadership over.
@@ -474,9 +487,10 @@ pub async fn remove_node(
 )]
 pub async fn transfer_leader(
     State(app): State<App>,
+    caller: Principal,
     Body(TransferRequest { to }): Body<TransferRequest>,
 ) -> Answered<AdminAnswer> {
-    administer(&app, Admin::TransferLeader { to }).await
+    administer(&app, &caller, Admin::TransferLeader { to }).await
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use super::kv::{Mark, Seen, ask, commit, unfitting_read};
 use super::problem::extract::{Body, InSession, Params, SessionHeaders};
 use super::problem::{ChangeProblems, Failure, ReadProblems};
 use crate::node::Topic;
+use crate::principal::Principal;
 
 /// Longest time that a feed request waits.
 const FEED_TIME_MAX: Duration = Duration::from_secs(600);
@@ -81,6 +82,7 @@ pub struct RoundAnswer {
 )]
 pub async fn lease(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(command): Body<LeaseCommand>,
 ) -> Answered<LeaseAnswer> {
@@ -88,7 +90,7 @@ pub async fn lease(
         Outcome::Lease(outcome) => Some(LeaseAnswer { outcome: outcome.clone(), mark }),
         _ => None,
     };
-    commit(&app, session, Command::Lease(command), fitting).await
+    commit(&app, &caller, session, Command::Lease(command), fitting).await
 }
 
 /// Registers a process, or ends some.
@@ -107,6 +109,7 @@ pub async fn lease(
 )]
 pub async fn process(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(command): Body<ProcessCommand>,
 ) -> Answered<ProcessAnswer> {
@@ -114,7 +117,7 @@ pub async fn process(
         Outcome::Process(outcome) => Some(ProcessAnswer { outcome: outcome.clone(), mark }),
         _ => None,
     };
-    commit(&app, session, Command::Process(command), fitting).await
+    commit(&app, &caller, session, Command::Process(command), fitting).await
 }
 
 /// Arrives at a round, withdraws, or acknowledges; releases or revokes what is
@@ -137,6 +140,7 @@ pub async fn process(
 )]
 pub async fn round(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(command): Body<RoundCommand>,
 ) -> Answered<RoundAnswer> {
@@ -144,7 +148,7 @@ pub async fn round(
         Outcome::Round(outcome) => Some(RoundAnswer { outcome: outcome.clone(), mark }),
         _ => None,
     };
-    commit(&app, session, Command::Round(command), fitting).await
+    commit(&app, &caller, session, Command::Round(command), fitting).await
 }
 
 /// A lease's feed.
@@ -187,6 +191,7 @@ pub struct FeedAnswer {
 )]
 pub async fn feed(
     State(app): State<App>,
+    caller: Principal,
     Body(FeedRequest { lease, since, have, timeout_ms }): Body<FeedRequest>,
 ) -> Answered<FeedAnswer> {
     let limit = Duration::from_millis(timeout_ms);
@@ -195,7 +200,7 @@ pub async fn feed(
         return Err(Failure::invalid(StatusCode::BAD_REQUEST, message));
     }
     let (tell, told) = oneshot::channel();
-    let parked = app.node()?.await_feed(
+    let parked = app.node()?.acting(&caller).await_feed(
         &Topic::Lease(lease),
         since,
         Box::new(|result| drop(tell.send(result))),
@@ -209,7 +214,7 @@ pub async fn feed(
         Err(_) => {}
     }
     drop(parked);
-    match ask(&app, Read::Feed { lease, since, have }, false).await? {
+    match ask(&app, &caller, Read::Feed { lease, since, have }, false).await? {
         (ReadOutcome::Feed(feed), seen) => Ok(Json(FeedAnswer { feed, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -279,11 +284,12 @@ pub struct ProcessesAnswer {
 )]
 pub async fn processes(
     State(app): State<App>,
+    caller: Principal,
     Params(params): Params<ProcessesParams>,
 ) -> Answered<ProcessesAnswer> {
     let ProcessesParams { job, run, after, limit, stale } = params;
     let read = Read::Processes { scope: Scope { job, run }, after, limit };
-    match ask(&app, read, stale).await? {
+    match ask(&app, &caller, read, stale).await? {
         (ReadOutcome::Processes { processes, next }, seen) => {
             Ok(Json(ProcessesAnswer { processes, next, seen }))
         }
@@ -308,9 +314,10 @@ pub struct RoundsAnswer {
 )]
 pub async fn rounds(
     State(app): State<App>,
+    caller: Principal,
     Params(RunParams { job, run, stale }): Params<RunParams>,
 ) -> Answered<RoundsAnswer> {
-    match ask(&app, Read::rounds(Scope { job, run }), stale).await? {
+    match ask(&app, &caller, Read::rounds(Scope { job, run }), stale).await? {
         (ReadOutcome::Rounds(rounds), seen) => Ok(Json(RoundsAnswer { rounds, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -356,10 +363,11 @@ pub struct HeldAnswer {
 )]
 pub async fn held(
     State(app): State<App>,
+    caller: Principal,
     Params(HeldParams { job, round, brief, stale }): Params<HeldParams>,
 ) -> Answered<HeldAnswer> {
     let read = Read::Held { scope: Scope { job, run: None }, round, brief };
-    match ask(&app, read, stale).await? {
+    match ask(&app, &caller, read, stale).await? {
         (ReadOutcome::Held(held), seen) => Ok(Json(HeldAnswer { held, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -407,11 +415,12 @@ pub struct ClosedAnswer {
 )]
 pub async fn closed(
     State(app): State<App>,
+    caller: Principal,
     Params(params): Params<ClosedParams>,
 ) -> Answered<ClosedAnswer> {
     let ClosedParams { job, run, generation, payloads, stale } = params;
     let read = Read::Closed { scope: Scope { job, run }, generation, payloads };
-    match ask(&app, read, stale).await? {
+    match ask(&app, &caller, read, stale).await? {
         (ReadOutcome::Closed(closed), seen) => Ok(Json(ClosedAnswer { closed: *closed, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -450,9 +459,10 @@ pub struct PlanAnswer {
 )]
 pub async fn plan(
     State(app): State<App>,
+    caller: Principal,
     Body(PlanRequest { scope, without_hosts, without }): Body<PlanRequest>,
 ) -> Answered<PlanAnswer> {
-    match ask(&app, Read::Plan { scope, without_hosts, without }, false).await? {
+    match ask(&app, &caller, Read::Plan { scope, without_hosts, without }, false).await? {
         (ReadOutcome::Plan(plan), seen) => Ok(Json(PlanAnswer { plan: *plan, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -503,11 +513,12 @@ pub struct IterationAnswer {
 )]
 pub async fn iteration(
     State(app): State<App>,
+    caller: Principal,
     Params(params): Params<IterationParams>,
 ) -> Answered<IterationAnswer> {
     let IterationParams { job, run, process, incarnation, stale } = params;
     let read = Read::Iteration { scope: Scope { job, run }, process, incarnation };
-    match ask(&app, read, stale).await? {
+    match ask(&app, &caller, read, stale).await? {
         (ReadOutcome::Iteration(iteration), seen) => Ok(Json(IterationAnswer { iteration, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -556,9 +567,10 @@ pub struct EventsAnswer {
 )]
 pub async fn events(
     State(app): State<App>,
+    caller: Principal,
     Params(EventsParams { job, after, limit, stale }): Params<EventsParams>,
 ) -> Answered<EventsAnswer> {
-    match ask(&app, Read::Events { job, after, limit }, stale).await? {
+    match ask(&app, &caller, Read::Events { job, after, limit }, stale).await? {
         (ReadOutcome::Events { events, compacted, upto }, seen) => {
             Ok(Json(EventsAnswer { events, compacted, upto, seen }))
         }

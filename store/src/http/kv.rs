@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::App;
 use super::problem::Failure;
+use crate::principal::Principal;
 
 /// When a change was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -48,10 +49,11 @@ pub struct Seen {
 /// Commits a command; a refusal of the state machine is a failure here.
 async fn propose(
     app: &App,
+    caller: &Principal,
     session: Option<SessionRef>,
     command: Command,
 ) -> Result<(Outcome, Mark), Failure> {
-    let result = app.node()?.propose(Proposal { session, command }).await;
+    let result = app.node()?.acting(caller).propose(Proposal { session, command }).await;
     match &result {
         Ok(answer) => app.metrics().answered(answer),
         Err(problem) => app.metrics().proposal_failed(problem),
@@ -66,18 +68,24 @@ async fn propose(
 /// Commits a command and picks the answer that fits it.
 pub async fn commit<T>(
     app: &App,
+    caller: &Principal,
     session: Option<SessionRef>,
     command: Command,
     fitting: impl FnOnce(&Outcome, Mark) -> Option<T>,
 ) -> Result<Json<T>, Failure> {
-    let (outcome, mark) = propose(app, session, command).await?;
+    let (outcome, mark) = propose(app, caller, session, command).await?;
     fitting(&outcome, mark).map(Json).ok_or_else(|| unfitting(&outcome, mark))
 }
 
 /// Asks the state.
-pub async fn ask(app: &App, read: Read, stale: bool) -> Result<(ReadOutcome, Seen), Failure> {
+pub async fn ask(
+    app: &App,
+    caller: &Principal,
+    read: Read,
+    stale: bool,
+) -> Result<(ReadOutcome, Seen), Failure> {
     app.metrics().asked();
-    let ReadAnswer { revision, outcome, .. } = app.node()?.read(read, stale).await?;
+    let ReadAnswer { revision, outcome, .. } = app.node()?.acting(caller).read(read, stale).await?;
     match outcome {
         ReadOutcome::Refused(refusal) => Err(refusal.into()),
         outcome => Ok((outcome, Seen { revision, stale })),

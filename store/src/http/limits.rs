@@ -14,6 +14,7 @@ use super::cluster::{Answered, Freshness};
 use super::kv::{Mark, Seen, commit};
 use super::problem::extract::{Body, InSession, Params, SessionHeaders};
 use super::problem::{ChangeProblems, Failure, ReadProblems};
+use crate::principal::Principal;
 
 /// The replicated limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -53,6 +54,7 @@ pub async fn limits(
 )]
 pub async fn set_limits(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(wanted): Body<Map<String, Value>>,
 ) -> Answered<LimitsAnswer> {
@@ -66,7 +68,7 @@ pub async fn set_limits(
         let seen = Seen { revision: mark.revision, stale: false };
         matches!(outcome, Outcome::Cluster(_)).then_some(LimitsAnswer { limits, seen })
     };
-    commit(&app, session, Command::Cluster(command), fitting).await
+    commit(&app, &caller, session, Command::Cluster(command), fitting).await
 }
 
 /// The limits with some of them changed.

@@ -42,7 +42,7 @@ A change can be sent again safely if it names a session and a sequence in the he
 
 Questions are answered as of now, or later, unless `stale` asks for the answering node's own state.
 
-A node started with a token file answers only requests with the header `authorization: Bearer TOKEN`; `/livez`, `/readyz` and `/metrics` need none.
+A node started with a token file answers only requests with the header `authorization: Bearer TOKEN`; `/livez`, `/readyz` and `/metrics` need none. A signed token allows what its role allows; the rest is refused (403).
 
 Errors are problem+json (RFC 9457) with a stable `code`, whether it is `retryable`, and whether the call had an effect (`outcome`: none, applied or unknown).",
         license(name = "Apache-2.0"),

@@ -20,8 +20,8 @@ use axum::routing::get;
 use holdfast_api::frame;
 use holdfast_api::stream::{FRAME_BYTES_MAX, MINOR, UPGRADE};
 use holdfast_api::{
-    Code, Generation, Hello, Problem, Reply, ReplyBody, Request as Asked, RequestBody, Revision,
-    Scope, routes,
+    AgentReport, Code, Generation, Hello, Problem, Reply, ReplyBody, Request as Asked, RequestBody,
+    Revision, Scope, routes,
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
@@ -43,6 +43,7 @@ use crate::node::tenant::Tenant;
 use crate::node::tenant::room::Part;
 use crate::node::watches::Bell;
 use crate::node::{Node, ParkedWait, Topic, VERSION};
+use crate::principal::Principal;
 
 mod cost;
 mod feeding;
@@ -90,7 +91,12 @@ pub fn router(app: App) -> Router {
     Router::new().route(routes::STREAM, get(open)).with_state(app)
 }
 
-async fn open(State(app): State<App>, headers: HeaderMap, request: Request) -> Response {
+async fn open(
+    State(app): State<App>,
+    caller: Principal,
+    headers: HeaderMap,
+    request: Request,
+) -> Response {
     let asked = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok());
     let upgrade = request.extensions().get::<OnUpgrade>().cloned();
     let place = ConnectionPlace::of(&request);
@@ -106,13 +112,13 @@ async fn open(State(app): State<App>, headers: HeaderMap, request: Request) -> R
         Err(problem) => return super::problem::respond(problem),
     };
     if through::asks(&node, &headers) {
-        return through::open(&app, &node, upgrade, place).await;
+        return through::open(&app, &node, caller, upgrade, place).await;
     }
     let serving = {
         let app = app.clone();
         async move {
             match upgrade.await {
-                Ok(io) => serve(app, node, io).await,
+                Ok(io) => serve(app, node, caller, io).await,
                 Err(error) => tracing::debug!(%error, "a client went away"),
             }
         }
@@ -132,7 +138,7 @@ fn switched() -> Response {
     (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
 }
 
-async fn serve(app: App, node: Node, io: Upgraded) {
+async fn serve(app: App, node: Node, caller: Principal, io: Upgraded) {
     let (source, mut sink) = tokio::io::split(TokioIo::new(io));
     let source = BufReader::new(source);
     if send(&mut sink, &hello(&node)).await.is_err() {
@@ -143,6 +149,7 @@ async fn serve(app: App, node: Node, io: Upgraded) {
         replies: Replies { out, waiting_bytes: Arc::default() },
         app: app.clone(),
         node,
+        caller: caller.clone(),
         tenant: Tenant::default(),
         under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
         first_kib: Arc::new(Semaphore::new(FIRST_KIB_MAX)),
@@ -162,13 +169,14 @@ async fn serve(app: App, node: Node, io: Upgraded) {
     );
     let app = connection.app.clone();
     let reading = connection.read(source);
-    let writing = writing::write(app, sink, replies, waiting_bytes);
+    let writing = writing::write(app.clone(), sink, replies, waiting_bytes);
     // The side that ends first ends the other.
     tokio::select! {
         () = reading => {}
         () = writing => {}
         () = progressing => {}
         () = closed.cancelled() => {}
+        _ = app.ended(&caller) => {}
     }
     closed.cancel();
 }
@@ -233,6 +241,8 @@ struct Connection {
     replies: Replies,
     app: App,
     node: Node,
+    /// Whoever opened it.
+    caller: Principal,
     /// The tenant of its latest request.
     tenant: Tenant,
     under_way: Arc<Semaphore>,
@@ -407,7 +417,7 @@ impl Connection {
                 return self.feed(id, Topic::Events(job), (after, Vec::new()));
             }
             RequestBody::WatchLeader => return self.watch_leader(id),
-            RequestBody::Report(report) => return self.report.tell(report),
+            RequestBody::Report(report) => return self.tell(report),
             _ => {}
         }
         let place = match self.room(&body, patience).await {
@@ -431,11 +441,11 @@ impl Connection {
                     };
                     replies.send(id, body, Some(place));
                 });
-                self.node.submit(proposal, done);
+                self.node.acting(&self.caller).submit(proposal, done);
             }
             RequestBody::Read { read, stale } => {
                 self.app.metrics().asked();
-                self.node.submit_read(read, stale, move |result| {
+                self.node.acting(&self.caller).submit_read(read, stale, move |result| {
                     let body = result.map_or_else(ReplyBody::Problem, ReplyBody::Read);
                     replies.send(id, body, Some(place));
                 });
@@ -447,9 +457,9 @@ impl Connection {
                 });
             }
             RequestBody::Admin(admin) => {
-                let node = self.node.clone();
+                let (node, caller) = (self.node.clone(), self.caller.clone());
                 self.spawn(async move {
-                    let done = node.admin(admin).await;
+                    let done = node.acting(&caller).admin(admin).await;
                     let body = done.map_or_else(ReplyBody::Problem, |()| ReplyBody::Done);
                     replies.send(id, body, Some(place));
                 });
@@ -461,6 +471,14 @@ impl Connection {
             | RequestBody::Events { .. }
             | RequestBody::WatchLeader
             | RequestBody::Report(_) => {}
+        }
+    }
+
+    /// An agent tells of its own job alone.
+    fn tell(&self, report: AgentReport) {
+        match self.node.acting(&self.caller).may_report(&report.job) {
+            Ok(()) => self.report.tell(report),
+            Err(problem) => tracing::debug!(%problem, "a report was not taken"),
         }
     }
 
@@ -506,9 +524,9 @@ impl Connection {
         });
         let replies = self.replies.clone();
         let waiting = move |revision| replies.send(id, ReplyBody::Waiting { revision }, None);
-        if let Some(wait) =
-            self.node.wait(scope, conditions, since, self.report.tells(), waiting, ended)
-        {
+        let tells = self.report.tells();
+        let acting = self.node.acting(&self.caller);
+        if let Some(wait) = acting.wait(scope, conditions, since, tells, waiting, ended) {
             let mut parked = self.parked.lock();
             match parked.get_mut(&id) {
                 Some(place) => *place = Parked::Wait { _parked: wait },
@@ -532,11 +550,11 @@ impl Connection {
         let ended = self.closed.child_token();
         let place = Parked::Feed { _ended: ended.clone().drop_guard() };
         self.parked.lock().insert(id, place);
-        let (node, replies, parked) =
-            (self.node.clone(), self.replies.clone(), self.parked.clone());
+        let (node, caller) = (self.node.clone(), self.caller.clone());
+        let (replies, parked) = (self.replies.clone(), self.parked.clone());
         let task = async move {
             let hand_on = |body, place| replies.send(id, body, place);
-            let last = feeding.follow(&node, &topic, known, hand_on).await;
+            let last = feeding.follow(&node, &caller, &topic, known, hand_on).await;
             // The id may be used again as soon as it is answered.
             let parked = parked.lock().remove(&id);
             replies.send(id, last, None);
@@ -578,7 +596,7 @@ impl Connection {
         if !self.park(id) {
             return;
         }
-        let watcher = match self.node.watch(scope, prefix, from) {
+        let watcher = match self.node.acting(&self.caller).watch(scope, prefix, from) {
             Ok(watcher) => watcher,
             Err(problem) => {
                 self.parked.lock().remove(&id);

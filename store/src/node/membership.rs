@@ -32,7 +32,7 @@ const PROBE_TIME_MAX: Duration = Duration::from_secs(2);
 impl Node {
     /// Does what an operator asked, to its end even if the caller stops waiting; on
     /// the leader alone.
-    pub async fn admin(&self, admin: Admin) -> Result<(), Problem> {
+    pub(super) async fn admin(&self, admin: Admin) -> Result<(), Problem> {
         let node = self.clone();
         let doing = async move { node.do_admin(admin).await };
         let doing = self.inner.stop.clone().run_until_cancelled_owned(doing);

@@ -3,6 +3,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`acting`] | what a caller asks, with its rights |
 //! | [`membership_check`] | a node notices that it was removed, or is in the wrong cluster |
 //! | [`clock`] | log time as the leader counts it |
 //! | [`parking`] | how many bytes of waits and watches are parked |
@@ -22,6 +23,7 @@
 //! | [`tenant`] | tenants of a node, and how they share it |
 //! | [`witness`] | how far other nodes' logs reach |
 
+pub mod acting;
 pub mod clock;
 pub mod effects;
 pub mod feeds;
@@ -264,7 +266,7 @@ impl Node {
     }
 
     /// Commits a command; `done` gets its outcome. Never blocks.
-    pub fn submit(&self, proposal: Proposal, done: Done) {
+    fn submit(&self, proposal: Proposal, done: Done) {
         let checked = is_for_clients(&proposal)
             .and_then(|()| self.leads_or_refer())
             .and_then(|()| self.is_known_to_all(&proposal))
@@ -290,7 +292,7 @@ impl Node {
     }
 
     /// Commits a command. A refusal of the state machine is an answer here.
-    pub async fn propose(&self, proposal: Proposal) -> Result<Answer, Problem> {
+    async fn propose(&self, proposal: Proposal) -> Result<Answer, Problem> {
         let (done, answer) = oneshot::channel();
         self.submit(proposal, Box::new(|result| drop(done.send(result))));
         answer.await.unwrap_or_else(|_| Err(unheard()))
@@ -311,7 +313,7 @@ impl Node {
     /// called first, with the revision of the registration, if something is missing.
     /// Dropping what is returned forgets the wait. `tells` says whether an agent
     /// reports it to operators.
-    pub fn wait(
+    fn wait(
         &self,
         scope: &Scope,
         conditions: Vec<Condition>,
@@ -366,7 +368,7 @@ impl Node {
 
     /// Waits until there is anything of a topic after a revision. `ended` is called
     /// once; read the topic then. Dropping what is returned forgets the wait.
-    pub fn await_feed(
+    fn await_feed(
         &self,
         topic: &Topic,
         since: Revision,
@@ -401,7 +403,7 @@ impl Node {
     }
 
     /// Watches the changes of a prefix from a revision on.
-    pub fn watch(
+    fn watch(
         &self,
         scope: &Scope,
         prefix: Blob,

@@ -9,7 +9,7 @@ use super::tenant::Tenant;
 
 impl Node {
     /// Answers a read; `done` gets the answer. Never blocks.
-    pub fn submit_read(
+    pub(super) fn submit_read(
         &self,
         read: Read,
         stale: bool,
@@ -53,7 +53,7 @@ impl Node {
     }
 
     /// Answers a read.
-    pub async fn read(&self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
+    pub(super) async fn read(&self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
         let (done, answer) = oneshot::channel();
         self.submit_read(read, stale, |result| drop(done.send(result)));
         let answer = answer.await.unwrap_or_else(|_| {

@@ -148,6 +148,15 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("kv push", &["holdfast kv push work shard-17"]),
     ("kv pop", &["holdfast kv pop work"]),
     ("kv length", &["holdfast kv length work"]),
+    ("token keygen", &["holdfast token keygen tokens.key"]),
+    (
+        "token create",
+        &[
+            "holdfast token create --key tokens.key --role job --jobs 'llm-*' --name team-a --expires 30d",
+            "holdfast token create --key tokens.key --role operator --name alice --expires 12h",
+        ],
+    ),
+    ("token show", &["holdfast token show team-a.token"]),
     ("config", &["holdfast config", "HOLDFAST_JOB=llm holdfast config -o json"]),
     ("completions", &["source <(holdfast completions bash)"]),
     ("version", &["holdfast version"]),

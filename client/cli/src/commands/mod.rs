@@ -25,6 +25,7 @@ pub(crate) mod replace;
 pub(crate) mod rounds;
 pub(crate) mod run;
 pub(crate) mod status;
+pub(crate) mod token;
 mod txn;
 pub(crate) mod wait;
 pub(crate) mod waits;

@@ -20,6 +20,7 @@ use super::{Class, FORWARD_TIME_EXTRA};
 use crate::access::Access;
 use crate::dial::{self, DialError};
 use crate::http::problem::Failure;
+use crate::principal::Principal;
 
 /// What the leader needs of a request's head; the rest concerns this connection
 /// alone.
@@ -47,8 +48,12 @@ pub(super) async fn pass(
 ) -> Result<Response, Failure> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut headers = chosen(&parts.headers, &PASSED_ON);
-    // The client was authorized here; between nodes this node is the client.
-    headers.extend(access.client_headers());
+    // The right stays the caller's: this node's own would widen it.
+    let caller = parts
+        .extensions
+        .get::<Principal>()
+        .ok_or_else(|| Problem::refused(Code::Unauthorized, "nobody let this request in"))?;
+    headers.extend(caller.headers(access));
     headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
     if class == Class::Watch {
         let opened = open(access, &leader.address, parts, path, headers, body);

@@ -14,6 +14,7 @@ use super::{Mark, commit};
 use crate::http::App;
 use crate::http::problem::extract::{Body, InSession, SessionHeaders};
 use crate::http::problem::{ChangeProblems, Failure};
+use crate::principal::Principal;
 
 type Answered<T> = Result<Json<T>, Failure>;
 
@@ -185,6 +186,7 @@ pub struct TransactionAnswer {
 /// Commits a key-value command and picks the answer that fits it.
 async fn change<T>(
     app: &App,
+    caller: &Principal,
     session: Option<SessionRef>,
     scope: Scope,
     op: KvOp,
@@ -194,7 +196,7 @@ async fn change<T>(
         Outcome::Kv(outcome) => fitting(outcome, mark),
         _ => None,
     };
-    commit(app, session, Command::Kv { scope, op }, fitting).await
+    commit(app, caller, session, Command::Kv { scope, op }, fitting).await
 }
 
 fn written(outcome: &KvOutcome, mark: Mark) -> Option<WrittenAnswer> {
@@ -214,10 +216,11 @@ fn compared(outcome: &KvOutcome, mark: Mark) -> Option<ComparedAnswer> {
 )]
 pub async fn put(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(KeyValueRequest { scope, key, value }): Body<KeyValueRequest>,
 ) -> Answered<WrittenAnswer> {
-    change(&app, session, scope, KvOp::Put { key, value }, written).await
+    change(&app, &caller, session, scope, KvOp::Put { key, value }, written).await
 }
 
 /// Sets several keys at one revision.
@@ -229,10 +232,11 @@ pub async fn put(
 )]
 pub async fn multi_put(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(MultiPutRequest { scope, entries }): Body<MultiPutRequest>,
 ) -> Answered<WrittenAnswer> {
-    change(&app, session, scope, KvOp::MultiPut { entries }, written).await
+    change(&app, &caller, session, scope, KvOp::MultiPut { entries }, written).await
 }
 
 /// Adds to a number; an absent key counts as 0.
@@ -243,6 +247,7 @@ pub async fn multi_put(
 )]
 pub async fn add(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(AddRequest { scope, key, delta }): Body<AddRequest>,
 ) -> Answered<AddedAnswer> {
@@ -250,7 +255,7 @@ pub async fn add(
         KvOutcome::Added { value } => Some(AddedAnswer { value: *value, mark }),
         _ => None,
     };
-    change(&app, session, scope, KvOp::Add { key, delta }, fitting).await
+    change(&app, &caller, session, scope, KvOp::Add { key, delta }, fitting).await
 }
 
 /// Sets a key if it has the expected value.
@@ -264,10 +269,12 @@ pub async fn add(
 )]
 pub async fn cas(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(CasRequest { scope, key, expected, desired }): Body<CasRequest>,
 ) -> Answered<ComparedAnswer> {
-    change(&app, session, scope, KvOp::CompareAndSet { key, expected, desired }, compared).await
+    change(&app, &caller, session, scope, KvOp::CompareAndSet { key, expected, desired }, compared)
+        .await
 }
 
 /// Sets a key if it was last changed at exactly this revision.
@@ -279,11 +286,12 @@ pub async fn cas(
 )]
 pub async fn cas_revision(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(CasRevisionRequest { scope, key, revision, value }): Body<CasRevisionRequest>,
 ) -> Answered<ComparedAnswer> {
     let op = KvOp::CompareRevisionAndSet { key, revision, value };
-    change(&app, session, scope, op, compared).await
+    change(&app, &caller, session, scope, op, compared).await
 }
 
 /// Appends to a key's value; an absent key counts as empty.
@@ -294,10 +302,11 @@ pub async fn cas_revision(
 )]
 pub async fn append(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(KeyValueRequest { scope, key, value }): Body<KeyValueRequest>,
 ) -> Answered<WrittenAnswer> {
-    change(&app, session, scope, KvOp::Append { key, value }, written).await
+    change(&app, &caller, session, scope, KvOp::Append { key, value }, written).await
 }
 
 /// Deletes a key; an absent one is not an error.
@@ -308,6 +317,7 @@ pub async fn append(
 )]
 pub async fn delete(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(KeyRequest { scope, key }): Body<KeyRequest>,
 ) -> Answered<DeletedAnswer> {
@@ -315,7 +325,7 @@ pub async fn delete(
         KvOutcome::Deleted { existed } => Some(DeletedAnswer { existed: *existed, mark }),
         _ => None,
     };
-    change(&app, session, scope, KvOp::Delete { key }, fitting).await
+    change(&app, &caller, session, scope, KvOp::Delete { key }, fitting).await
 }
 
 /// Puts a value at the end of a queue.
@@ -326,6 +336,7 @@ pub async fn delete(
 )]
 pub async fn push(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(KeyValueRequest { scope, key, value }): Body<KeyValueRequest>,
 ) -> Answered<PushedAnswer> {
@@ -333,7 +344,7 @@ pub async fn push(
         KvOutcome::Pushed { length } => Some(PushedAnswer { length: *length, mark }),
         _ => None,
     };
-    change(&app, session, scope, KvOp::QueuePush { key, value }, fitting).await
+    change(&app, &caller, session, scope, KvOp::QueuePush { key, value }, fitting).await
 }
 
 /// Takes the value at the front of a queue; an empty one gives null.
@@ -344,6 +355,7 @@ pub async fn push(
 )]
 pub async fn pop(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(KeyRequest { scope, key }): Body<KeyRequest>,
 ) -> Answered<PoppedAnswer> {
@@ -353,7 +365,7 @@ pub async fn pop(
         }
         _ => None,
     };
-    change(&app, session, scope, KvOp::QueuePop { key }, fitting).await
+    change(&app, &caller, session, scope, KvOp::QueuePop { key }, fitting).await
 }
 
 /// Compares, then takes one of two branches, all or nothing, at one revision.
@@ -368,6 +380,7 @@ pub async fn pop(
 )]
 pub async fn transaction(
     State(app): State<App>,
+    caller: Principal,
     InSession(session): InSession,
     Body(TransactionRequest { scope, compare, then, or_else }): Body<TransactionRequest>,
 ) -> Answered<TransactionAnswer> {
@@ -383,7 +396,8 @@ pub async fn transaction(
         }
         _ => None,
     };
-    change(&app, session, scope, KvOp::Transaction { compare, then, or_else }, fitting).await
+    change(&app, &caller, session, scope, KvOp::Transaction { compare, then, or_else }, fitting)
+        .await
 }
 
 #[cfg(test)]

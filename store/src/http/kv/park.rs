@@ -21,6 +21,7 @@ use crate::http::problem::extract::{Body, Params};
 use crate::http::problem::{Failure, ProblemDocument, ReadProblems};
 use crate::node::Watcher;
 use crate::node::waits::Tells;
+use crate::principal::Principal;
 
 /// Longest time of one wait; ask again with `since` to wait longer.
 pub const WAIT_TIME_MAX: Duration = Duration::from_secs(600);
@@ -103,6 +104,7 @@ impl WaitRequest {
 )]
 pub async fn wait(
     State(app): State<App>,
+    caller: Principal,
     Body(request): Body<WaitRequest>,
 ) -> Result<Json<WaitAnswer>, Failure> {
     let (limit, since, scope) = (request.time_limit()?, request.since, request.scope.clone());
@@ -110,7 +112,7 @@ pub async fn wait(
     let node = app.node()?;
     let (tell, ended) = oneshot::channel();
     let mut registered = 0;
-    let parked = node.wait(
+    let parked = node.acting(&caller).wait(
         &scope,
         conditions,
         since,
@@ -181,9 +183,10 @@ pub enum WatchLine {
 )]
 pub async fn watch(
     State(app): State<App>,
+    caller: Principal,
     Body(request): Body<WatchRequest>,
 ) -> Result<Response, Failure> {
-    start_watch(&app, request)
+    start_watch(&app, &caller, request)
 }
 
 /// Watches changes, asked for in the address.
@@ -202,19 +205,20 @@ pub async fn watch(
 )]
 pub async fn watch_by_query(
     State(app): State<App>,
+    caller: Principal,
     Params(request): Params<WatchRequest>,
 ) -> Result<Response, Failure> {
-    start_watch(&app, request)
+    start_watch(&app, &caller, request)
 }
 
-fn start_watch(app: &App, request: WatchRequest) -> Result<Response, Failure> {
+fn start_watch(app: &App, caller: &Principal, request: WatchRequest) -> Result<Response, Failure> {
     let node = app.node()?;
     // Read before the watch is registered: it may begin later, never earlier than
     // after this revision.
     let present = node.machine().revision();
     let WatchRequest { scope, prefix, from } = request;
     let delivered = from.map_or(present, |from| from.saturating_sub(1));
-    let mut watcher = node.watch(&scope, prefix, from)?;
+    let mut watcher = node.acting(caller).watch(&scope, prefix, from)?;
     // Past changes are available at once, or no longer kept: then an error is better
     // than a first line.
     let past = watcher.next(Some(KEEP_ALIVE)).now_or_never().transpose()?.unwrap_or_default();
@@ -222,6 +226,8 @@ fn start_watch(app: &App, request: WatchRequest) -> Result<Response, Failure> {
     let watching = Watching { watcher, past, delivered };
     let lines = stream::iter([first]).chain(watching.lines());
     let lines = lines.take_until(app.inner.stop.clone().cancelled_owned());
+    let (app, caller) = (app.clone(), caller.clone());
+    let lines = lines.take_until(async move { app.ended(&caller).await });
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(NDJSON)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),

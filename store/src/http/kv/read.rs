@@ -11,6 +11,7 @@ use crate::http::App;
 use crate::http::problem::extract::{Body, Params};
 use crate::http::problem::{Failure, ReadProblems};
 use crate::http::strict::did_you_mean;
+use crate::principal::Principal;
 
 type Answered<T> = Result<Json<T>, Failure>;
 
@@ -145,16 +146,16 @@ pub struct LengthAnswer {
     pub seen: Seen,
 }
 
-async fn entry_of(app: &App, request: GetRequest) -> Answered<EntryAnswer> {
+async fn entry_of(app: &App, caller: &Principal, request: GetRequest) -> Answered<EntryAnswer> {
     let GetRequest { scope, key, stale } = request;
     let absent = match stale {
         false => format!("there is no key {key} in {scope}"),
         true => format!("there is no key {key} in {scope}, as far as this node knows (stale)"),
     };
-    match ask(app, Read::Get { scope: scope.clone(), key }, stale).await? {
+    match ask(app, caller, Read::Get { scope: scope.clone(), key }, stale).await? {
         (ReadOutcome::Entry(Some(entry)), seen) => Ok(Json(EntryAnswer { entry, seen })),
         (ReadOutcome::Entry(None), _) => {
-            let message = absent + &absent_job(app, &scope.job).await;
+            let message = absent + &absent_job(app, caller, &scope.job).await;
             Err(Problem::refused(Code::KeyNotFound, message).into())
         }
         (other, _) => Err(unfitting_read(&other)),
@@ -163,13 +164,13 @@ async fn entry_of(app: &App, request: GetRequest) -> Answered<EntryAnswer> {
 
 /// Completes "there is no key …" if this node knows no such job: its name may be
 /// mistyped.
-async fn absent_job(app: &App, job: &Name) -> String {
-    let there = ask(app, Read::Runs { job: job.clone() }, true).await;
+async fn absent_job(app: &App, caller: &Principal, job: &Name) -> String {
+    let there = ask(app, caller, Read::Runs { job: job.clone() }, true).await;
     match there.err().map(|failure| failure.problem().code) {
         Some(Code::JobNotFound) => {}
         _ => return String::new(),
     }
-    let nearest = match ask(app, Read::Jobs, true).await {
+    let nearest = match ask(app, caller, Read::Jobs, true).await {
         Ok((ReadOutcome::Jobs(jobs), _)) => {
             let known: Vec<&str> = jobs.iter().map(|info| info.job.as_str()).collect();
             did_you_mean(job.as_str(), &known)
@@ -179,9 +180,9 @@ async fn absent_job(app: &App, job: &Name) -> String {
     format!(": job {job} does not exist{nearest}")
 }
 
-async fn page_of(app: &App, request: ListRequest) -> Answered<PageAnswer> {
+async fn page_of(app: &App, caller: &Principal, request: ListRequest) -> Answered<PageAnswer> {
     let ListRequest { scope, prefix, after, limit, keys_only, stale } = request;
-    match ask(app, Read::List { scope, prefix, after, limit, keys_only }, stale).await? {
+    match ask(app, caller, Read::List { scope, prefix, after, limit, keys_only }, stale).await? {
         (ReadOutcome::Page { entries, next }, seen) => Ok(Json(PageAnswer { entries, next, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -193,8 +194,12 @@ async fn page_of(app: &App, request: ListRequest) -> Answered<PageAnswer> {
     request_body(content = GetRequest, example = json!({"job": "web", "key": "greeting"})),
     responses((status = 200, description = "The key and its value", body = EntryAnswer), ReadProblems)
 )]
-pub async fn get(State(app): State<App>, Body(request): Body<GetRequest>) -> Answered<EntryAnswer> {
-    entry_of(&app, request).await
+pub async fn get(
+    State(app): State<App>,
+    caller: Principal,
+    Body(request): Body<GetRequest>,
+) -> Answered<EntryAnswer> {
+    entry_of(&app, &caller, request).await
 }
 
 /// One key, asked for in the address.
@@ -210,9 +215,10 @@ pub async fn get(State(app): State<App>, Body(request): Body<GetRequest>) -> Ans
 )]
 pub async fn get_by_query(
     State(app): State<App>,
+    caller: Principal,
     Params(request): Params<GetRequest>,
 ) -> Answered<EntryAnswer> {
-    entry_of(&app, request).await
+    entry_of(&app, &caller, request).await
 }
 
 /// Several keys at one revision.
@@ -223,9 +229,10 @@ pub async fn get_by_query(
 )]
 pub async fn multi_get(
     State(app): State<App>,
+    caller: Principal,
     Body(KeysRequest { scope, keys, stale }): Body<KeysRequest>,
 ) -> Answered<EntriesAnswer> {
-    match ask(&app, Read::MultiGet { scope, keys }, stale).await? {
+    match ask(&app, &caller, Read::MultiGet { scope, keys }, stale).await? {
         (ReadOutcome::Entries(entries), seen) => Ok(Json(EntriesAnswer { entries, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -239,9 +246,10 @@ pub async fn multi_get(
 )]
 pub async fn check(
     State(app): State<App>,
+    caller: Principal,
     Body(KeysRequest { scope, keys, stale }): Body<KeysRequest>,
 ) -> Answered<CheckAnswer> {
-    match ask(&app, Read::Check { scope, keys }, stale).await? {
+    match ask(&app, &caller, Read::Check { scope, keys }, stale).await? {
         (ReadOutcome::Checked { all_exist }, seen) => Ok(Json(CheckAnswer { all_exist, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -255,9 +263,10 @@ pub async fn check(
 )]
 pub async fn list(
     State(app): State<App>,
+    caller: Principal,
     Body(request): Body<ListRequest>,
 ) -> Answered<PageAnswer> {
-    page_of(&app, request).await
+    page_of(&app, &caller, request).await
 }
 
 /// Keys in byte order, asked for in the address.
@@ -276,9 +285,10 @@ pub async fn list(
 )]
 pub async fn list_by_query(
     State(app): State<App>,
+    caller: Principal,
     Params(request): Params<ListRequest>,
 ) -> Answered<PageAnswer> {
-    page_of(&app, request).await
+    page_of(&app, &caller, request).await
 }
 
 /// How many keys start with a prefix; queues are not counted.
@@ -289,9 +299,10 @@ pub async fn list_by_query(
 )]
 pub async fn count(
     State(app): State<App>,
+    caller: Principal,
     Body(CountRequest { scope, prefix, stale }): Body<CountRequest>,
 ) -> Answered<CountAnswer> {
-    match ask(&app, Read::Count { scope, prefix }, stale).await? {
+    match ask(&app, &caller, Read::Count { scope, prefix }, stale).await? {
         (ReadOutcome::Count { count }, seen) => Ok(Json(CountAnswer { count, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
@@ -305,9 +316,10 @@ pub async fn count(
 )]
 pub async fn queue_length(
     State(app): State<App>,
+    caller: Principal,
     Body(GetRequest { scope, key, stale }): Body<GetRequest>,
 ) -> Answered<LengthAnswer> {
-    match ask(&app, Read::QueueLength { scope, key }, stale).await? {
+    match ask(&app, &caller, Read::QueueLength { scope, key }, stale).await? {
         (ReadOutcome::Count { count }, seen) => Ok(Json(LengthAnswer { length: count, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }

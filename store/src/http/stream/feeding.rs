@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::Place;
 use crate::node::{Node, Topic};
+use crate::principal::Principal;
 
 /// Feeds of one connection: an agent reads one.
 const FEEDS_MAX: usize = 256;
@@ -84,6 +85,7 @@ impl Feeding {
     pub(super) async fn follow(
         &self,
         node: &Node,
+        caller: &Principal,
         topic: &Topic,
         (mut since, mut have): (Revision, Vec<Generation>),
         hand_on: impl Fn(ReplyBody, Option<Place>),
@@ -95,7 +97,7 @@ impl Feeding {
             let (tell, told) = oneshot::channel();
             // May be called while the node holds its locks: it only sends.
             let ended = Box::new(move |result: Result<(), Problem>| drop(tell.send(result)));
-            let parked = node.await_feed(topic, since, ended);
+            let parked = node.acting(caller).await_feed(topic, since, ended);
             let told = told.await;
             drop(parked);
             match told {

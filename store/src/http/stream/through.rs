@@ -15,6 +15,7 @@ use super::ConnectionPlace;
 use crate::dial::{self, Patience};
 use crate::http::{App, problem};
 use crate::node::Node;
+use crate::principal::Principal;
 
 /// Longest time for the leader to accept the stream.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(1);
@@ -29,6 +30,7 @@ pub fn asks(node: &Node, headers: &HeaderMap) -> bool {
 pub async fn open(
     app: &App,
     node: &Node,
+    caller: Principal,
     upgrade: OnUpgrade,
     place: Option<ConnectionPlace>,
 ) -> Response {
@@ -40,7 +42,7 @@ pub async fn open(
         let message = "this node passes on as many streams as it may; retry";
         return problem::respond(Problem::overloaded(message));
     };
-    let headers = node.access().client_headers();
+    let headers = caller.headers(node.access());
     let opened = dial::upgrade(
         node.access().tls(),
         &leader.address,
@@ -61,10 +63,15 @@ pub async fn open(
         }
     };
     let stop = app.inner.stop.clone();
+    let app_here = app.clone();
     let passing = async move {
         let _second = second;
-        // Closed when this node stops.
-        let _ = stop.run_until_cancelled(pass(upgrade, there)).await;
+        tokio::select! {
+            () = pass(upgrade, there) => {}
+            _ = app_here.ended(&caller) => {}
+            // Closed when this node stops.
+            () = stop.cancelled() => {}
+        }
     };
     match place {
         Some(place) => app.inner.tasks.spawn(place.lend(passing)),

@@ -1,0 +1,336 @@
+//! Signed tokens: what a role allows and what it does not, through every node, for as
+//! long as the token and its key count.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use ::http::Method;
+use holdfast_api::{
+    Admin, Blob, Code, Command, Condition, KvOp, NodeId, Proposal, Read, ReplyBody, RequestBody,
+    RunCommand, Until, routes,
+};
+use holdfast_tests::http::{self, Response};
+use holdfast_tests::{Agent, Cluster, Ended, RawStream, binaries, cluster, eventually};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const SHARED: &str = "the-shared-token-of-the-cluster";
+
+/// The shared token, a key and its public half, and tokens that the key signed.
+struct Files(TempDir);
+
+impl Files {
+    async fn new() -> Files {
+        let files =
+            Files(tempfile::tempdir().expect("the folder for temporary files can be written"));
+        files.write("shared", SHARED);
+        files.keygen("key").await;
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Writes a file in one step, closed to others.
+    fn write(&self, name: &str, content: &str) -> PathBuf {
+        let (path, draft) = (self.path(name), self.path("draft"));
+        std::fs::write(&draft, content).expect("it can be written");
+        std::fs::set_permissions(&draft, PermissionsExt::from_mode(0o600)).expect("it is ours");
+        std::fs::rename(&draft, &path).expect("both are ours");
+        path
+    }
+
+    async fn keygen(&self, name: &str) {
+        let mut command = binaries::command("holdfast");
+        command.args(["token", "keygen", &self.text(name)]);
+        let made = Ended::of(command).await;
+        assert_eq!(made.code, Some(0), "{made:?}");
+        let mode = std::fs::metadata(self.path(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "others can read a signing key");
+    }
+
+    /// A new token in a file of its name.
+    async fn token(&self, name: &str, key: &str, expires: &str, of: &[&str]) -> String {
+        let mut command = binaries::command("holdfast");
+        command.args(["token", "create", "--key", &self.text(key), "--name", name]);
+        command.args(["--expires", expires]).args(of);
+        let made = Ended::of(command).await;
+        assert_eq!(made.code, Some(0), "{made:?}");
+        self.write(name, &made.stdout);
+        made.stdout.trim().to_owned()
+    }
+
+    /// A running cluster that takes the shared token, and tokens signed by the key.
+    async fn cluster(&self) -> Cluster {
+        std::fs::copy(self.path("key.pub"), self.path("keys")).expect("it was made");
+        let (shared, keys) = (self.text("shared"), self.text("keys"));
+        let flags = ["--token-file", &shared, "--token-keys", &keys];
+        let mut cluster = Cluster::start_with(3, &flags).await;
+        cluster.use_token(&self.path("shared"));
+        cluster
+    }
+}
+
+async fn cli(cluster: &Cluster, token: &Path, arguments: &[&str]) -> Ended {
+    let mut command = binaries::command("holdfast");
+    command.args(["--store", &cluster.list(), "--token-file"]).arg(token).args(arguments);
+    Ended::of(command).await
+}
+
+async fn ask(address: &str, token: &str, method: Method, path: &str, body: &Value) -> Response {
+    let authorization = format!("Bearer {token}");
+    let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+    let body = if method == Method::GET { String::new() } else { body.to_string() };
+    http::send_until_served(address, method, path, &headers, body).await.expect("it answers")
+}
+
+fn is_forbidden(answer: &Response) -> bool {
+    let forbidden = answer.status == 403;
+    assert!(!forbidden || answer.json()["code"] == "forbidden", "{}", answer.text());
+    forbidden
+}
+
+/// Every call that the description of a node has, as its examples make it.
+async fn calls(address: &str) -> Vec<(Method, String, Value)> {
+    let document = ask(address, SHARED, Method::GET, "/openapi.json", &Value::Null).await.json();
+    let mut calls = Vec::new();
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        for (method, call) in methods.as_object().expect("methods") {
+            let parameters = call["parameters"].as_array().cloned().unwrap_or_default();
+            let query: Vec<String> = parameters
+                .iter()
+                .filter(|p| p["in"] == "query" && (p["name"] == "job" || p["required"] == true))
+                .map(|p| {
+                    let example = p["example"].to_string();
+                    format!("{}={}", p["name"].as_str().expect("a name"), example.trim_matches('"'))
+                })
+                .collect();
+            let path = match query.is_empty() {
+                true => path.clone(),
+                false => format!("{path}?{}", query.join("&")),
+            };
+            let method: Method = method.to_uppercase().parse().expect("a method");
+            let content = &call["requestBody"]["content"]["application/json"];
+            match content["examples"].as_object() {
+                Some(examples) => calls.extend(
+                    examples.values().map(|e| (method.clone(), path.clone(), e["value"].clone())),
+                ),
+                None => calls.push((method, path, content["example"].clone())),
+            }
+        }
+    }
+    assert!(calls.len() > 50, "{}", calls.len());
+    calls
+}
+
+#[tokio::test]
+async fn every_call_about_another_job_is_refused_through_every_node() {
+    let files = Files::new().await;
+    let cluster = files.cluster().await;
+    let llm = files.token("llm", "key", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
+    let operator = files.token("op", "key", "1h", &["--role", "operator"]).await;
+    let shared = files.path("shared");
+    for job in ["web", "llm-7b"] {
+        cli(&cluster, &shared, &["--job", job, "kv", "put", "k", "v"]).await;
+    }
+    let (follower, leader) = cluster.follower_and_leader().await;
+    for node in [follower, leader] {
+        let address = cluster.address(node);
+        for (method, path, body) in calls(address).await {
+            let answer = ask(address, &llm, method.clone(), &path, &body).await;
+            let said = format!("{method} {path} {body}: {} {}", answer.status, answer.text());
+            let of_web = path.contains("job=web") || body.to_string().contains(r#""job":"web""#);
+            let of_cluster = path.starts_with("/v1/node/")
+                || path == "/v1/leader/transfer"
+                || path == "/v1/backup"
+                || (path == "/v1/limits" && method == Method::POST);
+            // Agents are asked for by job, and those of others left out.
+            let filtered = path.starts_with("/v1/agents");
+            assert_eq!(is_forbidden(&answer), (of_web && !filtered) || of_cluster, "{said}");
+
+            // An operator sees, and has no keys. What it may change is not asked for here.
+            if path.starts_with("/v1/kv/") || path == "/v1/backup" {
+                let answer = ask(address, &operator, method, &path, &body).await;
+                assert!(is_forbidden(&answer), "{path}: {}", answer.text());
+            } else if method == Method::GET {
+                let answer = ask(address, &operator, method, &path, &body).await;
+                assert!(!is_forbidden(&answer), "{path}: {}", answer.text());
+            }
+        }
+        // Its own job, and lists without others.
+        let own = json!({"job": "llm-7b", "key": "k", "value": node.to_string()});
+        assert_eq!(ask(address, &llm, Method::POST, "/v1/kv/put", &own).await.status, 200);
+        let jobs =
+            ask(address, &llm, Method::GET, "/v1/jobs?stale=true", &Value::Null).await.json();
+        let names: Vec<&Value> =
+            jobs["jobs"].as_array().unwrap().iter().map(|j| &j["job"]).collect();
+        assert_eq!(names, ["llm-7b"], "{jobs}");
+        let stale = json!({"job": "web", "key": "k", "stale": true});
+        assert_eq!(ask(address, &llm, Method::POST, "/v1/kv/get", &stale).await.status, 403);
+        // No token is one of nodes.
+        for path in ["/raft/v1/identity", "/raft/v1/agents", "/raft/v1/channel/append"] {
+            let answer = ask(address, &llm, Method::GET, path, &Value::Null).await;
+            assert_eq!(answer.status, 401, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn command_lines_and_agents_work_with_a_token_of_their_job_alone() {
+    let files = Files::new().await;
+    let mut cluster = files.cluster().await;
+    files.token("llm", "key", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
+    files.token("op", "key", "1h", &["--role", "operator"]).await;
+    let (llm, op) = (files.path("llm"), files.path("op"));
+    let put = cli(&cluster, &llm, &["--job", "llm-7b", "kv", "put", "k", "v"]).await;
+    assert_eq!(put.code, Some(0), "{put:?}");
+    let words = ["role job for llm-*", "change keys", "job web"];
+    cli(&cluster, &llm, &["--job", "web", "kv", "put", "k", "v"]).await.failed(1, &words);
+    let watch = ["--job", "web", "kv", "watch"];
+    cli(&cluster, &llm, &watch).await.failed(1, &["role job for llm-*", "job web"]);
+    cli(&cluster, &llm, &["leader", "transfer"]).await.failed(1, &["hand leadership over"]);
+    cli(&cluster, &op, &["--job", "llm-7b", "kv", "get", "k"]).await.failed(1, &["role operator"]);
+    let moved = cli(&cluster, &op, &["leader", "transfer"]).await;
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    let listed = cli(&cluster, &op, &["job", "list"]).await;
+    assert!(listed.stdout.contains("llm-7b"), "{listed:?}");
+
+    // A launcher's agent: of its job, and of another.
+    let flags = |job: &'static str| {
+        vec!["--job".to_owned(), job.to_owned(), "--token-file".to_owned(), files.text("llm")]
+    };
+    let own = flags("llm-7b");
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let (mut agent, log) = Agent::run(&mut cluster, "own", &own, &["true"]);
+    let ended = agent.ended().await;
+    assert!(ended.success(), "{ended}: {}", std::fs::read_to_string(&log).unwrap_or_default());
+    let other = flags("web");
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["run", "--store", &cluster.list()]).args(other).args(["--", "true"]);
+    let refused = Ended::of(command).await;
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+    assert!(refused.stderr.contains("role job for llm-*"), "{refused:?}");
+
+    // The operator's change is written down, on the node that led.
+    let mut audited = false;
+    for id in cluster.ids() {
+        audited |= cluster.process(id).said().contains("hand leadership over");
+    }
+    assert!(audited, "nobody wrote down who moved the leadership");
+}
+
+/// Streams of this token's holder: at a node, and through it to the leader.
+async fn streams(
+    cluster: &Cluster,
+    [follower, leader]: [NodeId; 2],
+    token: &str,
+) -> [RawStream; 2] {
+    let authorization = format!("Bearer {token}");
+    let authorization = ("authorization", authorization.as_str());
+    let through = [authorization, (routes::THROUGH_HEADER, "1")];
+    let here = RawStream::open_with(cluster.address(leader), &[authorization]).await;
+    let there = RawStream::open_with(cluster.address(follower), &through).await;
+    let there = there.expect("a follower passes the stream on");
+    assert_eq!(there.hello.node, leader);
+    [here.expect("the leader takes it"), there]
+}
+
+/// Frames about another job, and about the cluster.
+fn others() -> Vec<RequestBody> {
+    let web = cluster::job("web");
+    let command = |command| RequestBody::Propose(Proposal { session: None, command });
+    let read = |read, stale| RequestBody::Read { read, stale };
+    let (scope, key) = (web.clone(), Blob::from("k"));
+    let run = "r1".parse().expect("a name");
+    vec![
+        command(Command::Kv { scope, op: KvOp::Delete { key: key.clone() } }),
+        command(Command::Run(RunCommand::End { job: web.job.clone(), run })),
+        read(Read::Get { scope: web.clone(), key: key.clone() }, true),
+        read(Read::rounds(web.clone()), false),
+        RequestBody::Wait {
+            scope: web.clone(),
+            conditions: vec![Condition { key: key.clone(), until: Until::Exists }],
+            since: None,
+        },
+        RequestBody::Watch {
+            scope: web.clone(),
+            prefix: key,
+            from: None,
+            progress_together: false,
+        },
+        RequestBody::Events { job: web.job, after: 0 },
+        RequestBody::Admin(Admin::TransferLeader { to: None }),
+    ]
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_token_and_with_its_key() {
+    let files = Files::new().await;
+    let cluster = files.cluster().await;
+    let shared = files.path("shared");
+    let put = cli(&cluster, &shared, &["--job", "llm-7b", "kv", "put", "k", "v"]).await;
+    assert_eq!(put.code, Some(0), "{put:?}");
+
+    // Opened here and on the leader through a follower, both end with the token.
+    let (follower, leader) = cluster.follower_and_leader().await;
+    let brief = files.token("brief", "key", "15s", &["--role", "job", "--jobs", "llm-*"]).await;
+    let mut streams = streams(&cluster, [follower, leader], &brief).await;
+    for stream in &mut streams {
+        let status = stream.ask(RequestBody::Status).await;
+        assert!(matches!(status, Ok(ReplyBody::Status(_))), "{status:?}");
+        for body in others() {
+            let said = format!("{body:?}");
+            match stream.ask(body).await {
+                Ok(ReplyBody::Problem(problem)) => assert_eq!(problem.code, Code::Forbidden),
+                other => panic!("{said}: {other:?}"),
+            }
+        }
+    }
+    let address = cluster.address(follower);
+    let watched = ask(address, &brief, Method::GET, "/v1/kv/watch?job=llm-7b", &Value::Null);
+    watched.await;
+    for stream in &mut streams {
+        stream.closed().await;
+    }
+    let late = ask(address, &brief, Method::GET, "/v1/status", &Value::Null).await;
+    assert_eq!(late.status, 401);
+    assert!(late.text().contains("clock says"), "{}", late.text());
+    cli(&cluster, &files.path("brief"), &["status"]).await.failed(1, &["expired at"]);
+
+    // A new key beside the old one, and then without it: nothing stops.
+    let old = files.token("old", "key", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
+    files.keygen("next").await;
+    let next = files.token("new", "next", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
+    let early = ask(cluster.address(1), &next, Method::GET, "/v1/status", &Value::Null).await;
+    assert!(early.status == 401 && early.text().contains("--token-keys"), "{}", early.text());
+    let line = |name: &str| std::fs::read_to_string(files.path(name)).unwrap();
+    files.write("keys", &(line("key.pub") + &line("next.pub")));
+    eventually("the nodes to have read the keys", async || {
+        for id in cluster.ids() {
+            let address = cluster.address(id);
+            let answer = ask(address, &next, Method::GET, "/v1/status", &Value::Null).await;
+            if answer.status != 200 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    let mut old = self::streams(&cluster, [follower, leader], &old).await;
+    let mut new = self::streams(&cluster, [follower, leader], &next).await;
+    files.write("keys", &line("next.pub"));
+    for stream in &mut old {
+        stream.closed().await;
+    }
+    for stream in &mut new {
+        assert!(matches!(stream.ask(RequestBody::Status).await, Ok(ReplyBody::Status(_))));
+    }
+    cli(&cluster, &files.path("old"), &["status"]).await.failed(1, &["taken out"]);
+    let got = cli(&cluster, &files.path("new"), &["--job", "llm-7b", "kv", "get", "k"]).await;
+    assert_eq!(got.code, Some(0), "{got:?}");
+}
