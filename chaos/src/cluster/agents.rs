@@ -51,7 +51,8 @@ impl Cluster {
         let mut command = self.binaries.command("holdfast-agent");
         command.args(["serve", "--store", &nodes, "--job", JOB]);
         command.args(["--tcpstore", &self.agent_mut(n)?.address]);
-        command.arg("--control").arg(control);
+        // The agent itself is killed and stopped.
+        command.arg("--no-keeper").arg("--control").arg(control);
         let process = Process::start(command, &log)?;
         self.state.started(process.identity())?;
         self.agent_mut(n)?.slot.fill(process);

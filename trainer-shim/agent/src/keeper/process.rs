@@ -26,9 +26,13 @@ use super::wire::{self, ToAgent, ToKeeper};
 const WAITING_MAX: usize = 64;
 /// Pause when no connection can be accepted: when descriptors run out, one must close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Agents that end before they have taken up what was kept. Then it is given up: something
-/// in it ends them.
+/// How often one signal is passed on: the third SIGTERM is the last that says something new.
+const SAME_SIGNAL_MAX: usize = 3;
+/// Agents that end in a defect before they have taken up what was kept. Then it is given up:
+/// something in it ends them.
 const DEATHS_MAX: u32 = 5;
+/// The same for agents that are killed: by somebody, or where memory has run out for a while.
+const KILLS_MAX: u32 = 60;
 /// Pause before an agent that could not be started is tried again.
 const START_PAUSE: Duration = Duration::from_millis(100);
 /// The exit code of a program that ended in a defect.
@@ -99,9 +103,11 @@ pub struct Keeper<S> {
     /// The last id of a connection.
     last: u64,
     pace: Pace,
-    deaths: u32,
+    lost: Lost,
     is_new: bool,
     paused_until: Option<Instant>,
+    /// All signals so far: the next agent goes on with what they asked for, as to drain.
+    passed_on: Vec<Waiting>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,18 +150,18 @@ impl<S: Start> Keeper<S> {
             connections: BTreeMap::new(),
             last: 0,
             pace: Pace::default(),
-            deaths: 0,
+            lost: Lost::default(),
             is_new: false,
             paused_until: None,
+            passed_on: Vec::new(),
         })
     }
 
     /// Keeps until an agent ends by itself; answers how.
     pub fn run(mut self) -> io::Result<ExitStatus> {
         let mut again = false;
-        let mut left = Vec::new();
         loop {
-            let mut agent = match self.begin(again, &left) {
+            let mut agent = match self.begin(again) {
                 Ok(agent) => agent,
                 Err(error) if again => {
                     // As after what ended the one before: memory that has run out.
@@ -167,16 +173,12 @@ impl<S: Start> Keeper<S> {
                 }
                 Err(error) => return Err(error),
             };
-            left.clear();
             let status = self.attend(&mut agent)?;
             let ended = status.code().is_some_and(|code| code != PANICKED);
             if ended && !agent.is_replaced {
                 return Ok(status);
             }
-            // Messages for the next agent, too.
-            left.extend(agent.waiting.drain(..).filter(|w| matches!(w, Waiting::Signal { .. })));
-            self.deaths = if agent.is_up { 0 } else { self.deaths + 1 };
-            if self.deaths >= DEATHS_MAX {
+            if self.lost.is_too_much(status, agent.is_up) {
                 self.give_up()?;
             }
             if !agent.is_replaced {
@@ -193,11 +195,11 @@ impl<S: Start> Keeper<S> {
         self.start.say(Said::GivenUp { connections: self.connections.len() });
         self.connections.clear();
         self.session = memory("holdfast-session")?;
-        self.deaths = 0;
+        self.lost = Lost::default();
         Ok(())
     }
 
-    fn begin(&mut self, again: bool, left: &[Waiting]) -> io::Result<Agent> {
+    fn begin(&mut self, again: bool) -> io::Result<Agent> {
         let flags = SocketFlags::CLOEXEC;
         let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&own, true)?;
@@ -218,7 +220,7 @@ impl<S: Start> Keeper<S> {
         waiting.extend(self.listeners.keys().map(|id| Waiting::Listener(*id)));
         waiting.extend(self.connections.keys().map(|id| Waiting::Connection(*id)));
         waiting.push_back(Waiting::Ready);
-        waiting.extend(left.iter().cloned());
+        waiting.extend(self.passed_on.iter().cloned());
         let socket = Some(own);
         let (is_ready, is_up, is_replaced) = (false, false, false);
         Ok(Agent { child, watch, socket, waiting, is_ready, is_up, is_replaced })
@@ -232,7 +234,11 @@ impl<S: Start> Keeper<S> {
                 for origin in self.signals.pending() {
                     let from_terminal = origin.cause == Cause::Kernel;
                     let signal = Waiting::Signal { number: origin.signal, from_terminal };
-                    agent.waiting.push_back(signal);
+                    let same = self.passed_on.iter().filter(|passed_on| **passed_on == signal);
+                    if same.count() < SAME_SIGNAL_MAX {
+                        self.passed_on.push(signal.clone());
+                        agent.waiting.push_back(signal);
+                    }
                 }
             }
             if ready.agent {
@@ -394,6 +400,25 @@ impl<S: Start> Keeper<S> {
     }
 }
 
+/// Agents in a row that ended before they had taken up what was kept.
+#[derive(Debug, Default)]
+struct Lost {
+    deaths: u32,
+    kills: u32,
+}
+
+impl Lost {
+    /// Counts one that has ended; returns whether what is kept is to be given up.
+    fn is_too_much(&mut self, status: ExitStatus, was_up: bool) -> bool {
+        match (was_up, status.signal()) {
+            (true, _) => *self = Lost::default(),
+            (false, Some(signal)) if signal == Signal::SIGKILL as i32 => self.kills += 1,
+            (false, _) => self.deaths += 1,
+        }
+        self.deaths >= DEATHS_MAX || self.kills >= KILLS_MAX
+    }
+}
+
 #[derive(Debug)]
 struct Ready {
     signals: bool,
@@ -409,5 +434,29 @@ pub fn in_words(status: ExitStatus) -> String {
         (Some(signal), _) => format!("by {signal}"),
         (None, Some(code)) => format!("with code {code}"),
         (None, None) => "somehow".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether all of these in a row, each before it was up, are too much.
+    fn are_too_much(waits: &[i32]) -> bool {
+        let mut lost = Lost::default();
+        waits.iter().any(|wait| lost.is_too_much(ExitStatus::from_raw(*wait), false))
+    }
+
+    #[test]
+    fn what_is_kept_is_given_up_after_few_defects_or_many_kills() {
+        let (kill, abort) = (Signal::SIGKILL as i32, Signal::SIGABRT as i32);
+        assert!(!are_too_much(&[kill; KILLS_MAX as usize - 1]));
+        assert!(are_too_much(&[kill; KILLS_MAX as usize]));
+        assert!(!are_too_much(&[abort; DEATHS_MAX as usize - 1]));
+        assert!(are_too_much(&[abort; DEATHS_MAX as usize]));
+        let mut lost = Lost::default();
+        for was_up in [false, false, false, false, true, false, false, false, false] {
+            assert!(!lost.is_too_much(ExitStatus::from_raw(abort), was_up), "one was up");
+        }
     }
 }

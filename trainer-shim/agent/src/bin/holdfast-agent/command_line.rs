@@ -38,6 +38,10 @@ enum Verb {
         /// agents; its path is printed].
         #[arg(long, value_name = "PATH")]
         control: Option<PathBuf>,
+
+        /// Its keeper is at the other end of its standard input.
+        #[arg(long, hide = true)]
+        kept: bool,
     },
     /// Serve one command: attach to the agent of its run on this host, or start
     /// that agent as a process of its own; start the command with MASTER_ADDR, MASTER_PORT,
@@ -169,6 +173,8 @@ pub enum Mode {
         drain: bool,
         /// The control socket, if it was named.
         control: Option<PathBuf>,
+        /// Whether it has a keeper, which is its parent.
+        is_kept: bool,
     },
     /// The agent's process under `run`.
     Host {
@@ -339,7 +345,9 @@ impl CommandLine {
     /// The command, with its flags.
     pub fn task(self) -> Task {
         let (flags, mode) = match self.verb {
-            Verb::Serve { flags, drain, control } => (flags, Mode::Serve { drain, control }),
+            Verb::Serve { flags, drain, control, kept } => {
+                (flags, Mode::Serve { drain, control, is_kept: kept })
+            }
             Verb::Run { flags, run, command } => (flags, Mode::Run { run, command }),
             // How the command runs is no matter of the agent's.
             Verb::Host { flags, run: _, join, join_run, join_lease, kept } => {

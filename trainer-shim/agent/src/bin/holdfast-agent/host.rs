@@ -207,13 +207,18 @@ pub fn own_log(kept: Option<&Path>) -> Option<OwnLog> {
 
 /// What the keeper holds for this process.
 fn of_keeper() -> anyhow::Result<(UnixListener, Kept)> {
-    // Whatever ends it ends this, too: there are never two agents of one place.
-    let _ = set_pdeathsig(Signal::SIGKILL);
-    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let (keeper, handed) = Keeper::meet(socket).context("cannot talk to the keeper")?;
+    let (keeper, handed) = meet_keeper()?;
     let Handed { state, session, control, ports, .. } = handed;
     let control = control.context("the keeper has no control socket")?;
     Ok((UnixListener::from(control), Kept::read(keeper, (state, session), ports)?))
+}
+
+/// The keeper at the other end of this process's standard input.
+pub fn meet_keeper() -> anyhow::Result<(Keeper, Handed)> {
+    // Whatever ends it ends this, too: there are never two agents of one place.
+    let _ = set_pdeathsig(Signal::SIGKILL);
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    Keeper::meet(socket).context("cannot talk to the keeper; this is started by it, not by hand")
 }
 
 /// Where the socket is that `run` made before it started this process.

@@ -4,19 +4,25 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use holdfast_agent::keeper::process::{Keeper, Said, Start, in_words};
+use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 
 use crate::launch::{code_of, link::own_program};
 use crate::output::Lines;
+use crate::surroundings::raise_open_files;
 
 /// Program of new agents: this one, whatever file is at its path by now.
 const OWN: &str = "/proc/self/exe";
+
+/// Flag by which the agent of `serve` knows that it has a keeper.
+pub const KEPT: &str = "--kept";
 
 /// Time limit for the next agent's program to print its version, and the pause between looks. No
 /// new connection is accepted during the check.
@@ -33,13 +39,30 @@ pub fn of_host(arguments: Vec<OsString>, output: &Lines) -> anyhow::Result<u8> {
     let path = address.as_pathname().context(advice)?.to_owned();
     let mut all = vec![OsString::from("host"), "--kept".into(), path.into()];
     all.extend(arguments);
-    keep(all, Some(listener), output)
+    keep(all, Some(listener), &crate::host::CAUGHT, output)
 }
 
-/// Keeps an agent that is started with these arguments; answers its exit code.
-fn keep(arguments: Vec<OsString>, control: Option<OwnedFd>, output: &Lines) -> anyhow::Result<u8> {
+/// Keeps the agent of `serve`, which was started with the arguments of this process: that one
+/// makes its control socket itself.
+pub fn of_server(output: &Lines) -> anyhow::Result<u8> {
+    // It holds every connection, too.
+    raise_open_files();
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Behind the verb.
+    arguments.insert(1.min(arguments.len()), KEPT.into());
+    keep(arguments, None, &crate::serve::ORDERS, output)
+}
+
+/// Keeps an agent that is started with these arguments, and passes these signals on; answers its
+/// exit code.
+fn keep(
+    arguments: Vec<OsString>,
+    control: Option<OwnedFd>,
+    signals: &[Signal],
+    output: &Lines,
+) -> anyhow::Result<u8> {
     let start = Agent { arguments, path: own_program(), output: output.clone() };
-    let signals = crate::signals::not_ignored(&crate::host::CAUGHT);
+    let signals = crate::signals::not_ignored(signals);
     let keeper = Keeper::new(start, &signals, control).context("cannot keep an agent")?;
     Ok(code_of(keeper.run().context("cannot keep the agent")?))
 }
@@ -70,6 +93,8 @@ impl Start for Agent {
             true => Command::new(&self.path),
             false => Command::new(OWN),
         };
+        // In its messages it has the name that was typed.
+        command.arg0(std::env::args_os().next().unwrap_or_else(|| self.path.clone().into()));
         command.args(&self.arguments);
         command
     }

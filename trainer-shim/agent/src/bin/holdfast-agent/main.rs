@@ -143,9 +143,12 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
     settings.tls.read()?;
     let token_warning = token_file.map(check_token_file).transpose()?.flatten();
     // The agent's own process got the same flags as the command that started it.
-    if !matches!(mode, Mode::Host { .. }) {
+    if !matches!(mode, Mode::Host { .. } | Mode::Serve { is_kept: true, .. }) {
         let warnings = mistyped_variables().chain(token_warning).chain(settings.open_ports());
         warnings.for_each(|warning| tracing::warn!("{warning}"));
+    }
+    if matches!(mode, Mode::Serve { is_kept: false, .. }) && !settings.no_keeper {
+        return keeping::of_server(output);
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = (processors / 2).clamp(1, THREADS_MAX);
@@ -155,7 +158,9 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
             surroundings::leave_folder();
             runtime.block_on(host::host(settings, before, kept.is_some(), output))
         }
-        Mode::Serve { drain, control } => runtime.block_on(serve::serve(settings, drain, control)),
+        Mode::Serve { drain, control, is_kept } => {
+            runtime.block_on(serve::serve(settings, drain, control, is_kept))
+        }
         Mode::Run { run, command } => {
             let program = match program::find(&command[0]) {
                 Ok(program) => program,

@@ -6,6 +6,8 @@ use holdfast_agent::agent::{self, Remedy};
 use holdfast_agent::control::protocol::Refused;
 use holdfast_api::Name;
 
+use crate::keeping::KEPT;
+
 /// A refusal of the agent that a command was to be attached to.
 #[derive(Debug, thiserror::Error)]
 #[error("not started: {}", .0.reason)]
@@ -17,7 +19,7 @@ pub fn of(error: &anyhow::Error, command: usize) -> Option<String> {
     let refused = error.downcast_ref::<NotAttached>().and_then(|one| one.0.remedy.clone());
     let own = || error.downcast_ref::<agent::Error>().and_then(agent::Error::remedy);
     let remedy = refused.or_else(own)?;
-    let mut typed: Vec<OsString> = std::env::args_os().collect();
+    let mut typed = typed();
     let command = typed.split_off(typed.len().saturating_sub(command));
     Some(lines(&remedy, &typed, &command))
 }
@@ -25,10 +27,20 @@ pub fn of(error: &anyhow::Error, command: usize) -> Option<String> {
 /// This program's own line, with the agent at this address. Its last `command`
 /// words are a command and its arguments.
 pub fn at(address: &str, command: usize) -> String {
-    let mut typed: Vec<OsString> = std::env::args_os().collect();
+    let mut typed = typed();
     let command = typed.split_off(typed.len().saturating_sub(command));
     let line = with(without(&typed, "--tcpstore"), &["--tcpstore", address]);
     line.iter().chain(&command).map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// This program's own line, as it was typed.
+fn typed() -> Vec<OsString> {
+    let mut all: Vec<OsString> = std::env::args_os().collect();
+    // The agent of `serve` got it from its keeper.
+    if all.get(2).is_some_and(|word| word == KEPT) {
+        all.remove(2);
+    }
+    all
 }
 
 fn lines(remedy: &Remedy, typed: &[OsString], command: &[OsString]) -> String {

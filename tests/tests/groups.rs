@@ -1,0 +1,62 @@
+//! Many process groups that are formed in the same moment.
+
+use holdfast_tests::tcpstore::TcpStore;
+use holdfast_tests::{Agent, Cluster};
+use tokio::task::JoinSet;
+
+/// Groups at once.
+const GROUPS: usize = 64;
+/// Hosts, and members of a group on each of them.
+const HOSTS: usize = 2;
+const RANKS: usize = 8;
+/// For each group and host: the reads of its members, of which those that come together are one,
+/// and their commands, of which an agent sends those that come together as one. PyTorch's server
+/// gets as many as there are members.
+const READS_MAX: f64 = RANKS as f64 / 2.0;
+const PROPOSALS_MAX: f64 = RANKS as f64 / 2.0;
+
+/// What PyTorch does for a group of NCCL and its store barrier: the first member sets the unique
+/// id, the others wait for it and get it; all count themselves, and wait until the last one has.
+async fn form(address: String, group: usize, member: usize) {
+    let mut store = TcpStore::connect(&address).await;
+    let key = |what: &str| format!("{group}/{what}");
+    if member == 0 {
+        store.set(&key("id"), &[b'i'; 128]).await;
+    } else {
+        assert_eq!(store.get(&key("id")).await, [b'i'; 128]);
+    }
+    if store.add(&key("come"), 1).await == (HOSTS * RANKS) as i64 {
+        store.set(&key("all"), b"1").await;
+    }
+    store.wait(&[&key("all")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_of_a_host_share_what_they_ask_when_many_groups_are_formed() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agents = Vec::new();
+    for host in 0..HOSTS {
+        let control = cluster.folder().join(format!("{host}.sock")).display().to_string();
+        let flags = ["--run", "r", "--control", &control];
+        agents.push(Agent::start_with(&mut cluster, "groups", &flags).await);
+    }
+    let counted = async |what: &str| cluster.metric(1, &format!("holdfast_server_{what}")).await;
+    let reads = counted("reads_total").await;
+    let proposals = counted("proposals_committed_total").await;
+    let mut forming = JoinSet::new();
+    for group in 0..GROUPS {
+        for member in 0..HOSTS * RANKS {
+            let address = agents[member % HOSTS].address().to_owned();
+            forming.spawn(form(address, group, member));
+        }
+    }
+    while let Some(formed) = forming.join_next().await {
+        formed.expect("a group is formed");
+    }
+    let of_all = (GROUPS * HOSTS) as f64;
+    let reads = (counted("reads_total").await - reads) / of_all;
+    let proposals = (counted("proposals_committed_total").await - proposals) / of_all;
+    eprintln!("MEASURED per group and host: {reads:.2} reads, {proposals:.2} proposals");
+    assert!(reads <= READS_MAX, "{reads} reads for each group and host");
+    assert!(proposals <= PROPOSALS_MAX, "{proposals} proposals for each group and host");
+}
