@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use holdfast_api::stream::{MINOR_COORDINATION, MINOR_EVENTS, MINOR_PIPELINES};
+use holdfast_api::stream::{MINOR_COORDINATION, MINOR_EVENTS};
 use holdfast_api::{
-    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseCommand,
-    LeaseId, Name, ProcessCommand, Read, ReadAnswer, Revision, Scope, SessionId, Status,
-    WatchBatch,
+    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseId, Name, Read,
+    ReadAnswer, Revision, Scope, SessionId, Status, WatchBatch,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -159,19 +158,17 @@ impl Ask {
     /// Whether it has the same effect however often it is sent: it needs no
     /// session, and goes out before all others.
     pub(crate) fn names_itself(&self) -> bool {
-        matches!(self, Ask::Propose { command, .. } if names_itself(command))
+        matches!(self, Ask::Propose { command, .. } if command.facts().names_itself)
     }
 
     /// The minor version of the stream that a node needs to take it.
     pub(crate) fn minor(&self) -> u32 {
         match self {
-            Ask::Pipeline(_) => MINOR_PIPELINES,
-            Ask::Events(_) => MINOR_EVENTS,
-            Ask::Propose {
-                command: Command::Lease(_) | Command::Process(_) | Command::Round(_),
-                ..
+            Ask::Propose { command, .. } | Ask::Pipeline(Pipeline { command, .. }) => {
+                command.facts().minor
             }
-            | Ask::Feed(_)
+            Ask::Events(_) => MINOR_EVENTS,
+            Ask::Feed(_)
             | Ask::Read {
                 read:
                     Read::Processes { .. }
@@ -200,17 +197,6 @@ impl Ask {
             Ask::Status { reply } => drop(reply.send(Err(error))),
             Ask::Admin { reply, .. } => drop(reply.send(Err(error))),
         }
-    }
-}
-
-/// Whether a nonce, a lease or a call number identifies the command.
-pub(crate) fn names_itself(command: &Command) -> bool {
-    match command {
-        // Only the session keeps the outcome of a grant.
-        Command::Lease(LeaseCommand::Grant { .. } | LeaseCommand::Join { .. }) => false,
-        Command::Lease(_) | Command::Round(_) => true,
-        Command::Process(command) => !matches!(command, ProcessCommand::Remove { .. }),
-        _ => false,
     }
 }
 

@@ -14,9 +14,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::actor::{Actor, Event};
-use crate::call::{
-    Ask, Call, CallId, EventsAsk, FeedAsk, Permits, ReplyTo, Wait, WatchAsk, names_itself,
-};
+use crate::call::{Ask, Call, CallId, EventsAsk, FeedAsk, Permits, ReplyTo, Wait, WatchAsk};
 use crate::credentials::Credentials;
 use crate::deadline::Deadline;
 use crate::error::Error;
@@ -182,7 +180,8 @@ impl Client {
             Command::Kv { op, .. } => KV_ENVELOPE_BYTES + op.bytes() + KV_KEY_BYTES * op.steps(),
             command => encoded_bytes(command),
         };
-        let bounds = if names_itself(&command) { &self.shared.first } else { &self.shared.calls };
+        let names_itself = command.facts().names_itself;
+        let bounds = if names_itself { &self.shared.first } else { &self.shared.calls };
         let ask = |reply| Ask::Propose { command, reply };
         self.call(ask, bytes, bounds, deadline).await
     }

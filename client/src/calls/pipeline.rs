@@ -8,7 +8,8 @@
 
 use std::sync::Arc;
 
-use holdfast_api::stream::{LEVEL_PIPELINES, MINOR_PIPELINES};
+use holdfast_api::command::facts::PIPELINE_LEVEL;
+use holdfast_api::stream::MINOR_PIPELINES;
 use holdfast_api::{Answer, Command, KvOp, Outcome, PIPELINE_OPS_MAX, PipelinedOutcome, Scope};
 
 use super::Calls;
@@ -52,7 +53,7 @@ impl Call {
     /// The group of small calls that it may go out with, if it is one on keys.
     pub(super) fn group_of_small(&self) -> Option<Arc<Group>> {
         let (scope, op) = self.small()?;
-        Some(Arc::new(Group { scope: scope.clone(), bound: self.bound, adds: op.adds() }))
+        Some(Arc::new(Group { scope: scope.clone(), bound: self.bound, adds: op.size().adds }))
     }
 }
 
@@ -60,7 +61,7 @@ impl Calls {
     /// Small commands go together from now on if the cluster takes pipelines, and each
     /// by itself if not.
     pub(super) fn pipelines_taken(&mut self, minor: u32, level: u32) {
-        self.pipelines = minor >= MINOR_PIPELINES && level >= LEVEL_PIPELINES;
+        self.pipelines = minor >= MINOR_PIPELINES && level >= PIPELINE_LEVEL;
         self.queues.small.bound(if self.pipelines { UNDER_WAY_MAX } else { usize::MAX });
     }
 

@@ -89,9 +89,11 @@ pub use agent::{
 pub use blob::Blob;
 pub use closed::{Against, AgainstWhy, Closed, Concluded, Dropped, DroppedWhy, Stop};
 pub use command::{
-    ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, PIPELINE_BYTES_MAX,
-    PIPELINE_OPS_MAX, Proposal, Revision, RunCommand, SessionCommand, SessionId, SessionRef,
-    TransactionOp,
+    ClusterCommand, ClusterOutcome, Command, Compare, Entry, Facts, KeyValue, KvOp, KvOutcome,
+    LeaseCommand, LeaseOutcome, LogTime, Nonce, PIPELINE_BYTES_MAX, PIPELINE_OPS_MAX, Part,
+    Pipelined, PipelinedOutcome, ProcessCommand, ProcessOutcome, Proposal, Revision, RoundCommand,
+    RoundOutcome, RunCommand, RunOutcome, Sender, SessionCommand, SessionId, SessionOutcome,
+    SessionRef, Size, Subject, TransactionOp, TransactionOutcome, Turn,
 };
 pub use event::{Event, EventKind, Fault, ProcessList, ProcessStretch, Turnover};
 pub use fence::{Fence, FenceError};
@@ -101,25 +103,18 @@ pub use hold::{
     Held, HeldInfo, HeldNews, Hold, Member, OtherSpec, Phase, Release, ReleaseWhy, Revocation,
     RevokeCause, SpecMismatch, Unreleased,
 };
-pub use lease::{LeaseCommand, LeaseId, LeaseOutcome};
+pub use lease::LeaseId;
 pub use limits::{Budget, CoordinationLimits, Limits};
 pub use majority::{Majority, MissingVoter};
 pub use members::{MemberStretch, Members, MembersChange, RankStretch, Ranks};
 pub use name::{Name, NodeId, Scope};
-pub use outcome::{
-    Answer, ClusterOutcome, KvOutcome, Outcome, Pipelined, PipelinedOutcome, Refusal, RunOutcome,
-    SessionOutcome, TransactionOutcome,
-};
+pub use outcome::{Answer, Outcome, Refusal};
 pub use problem::{Code, Effectiveness, LeaderHint, Problem};
-pub use process::{
-    Cause, EndInfo, Incarnation, Labels, ProcessCommand, ProcessEnd, ProcessId, ProcessInfo,
-    ProcessOutcome, Role,
-};
+pub use process::{Cause, EndInfo, Incarnation, Labels, ProcessEnd, ProcessId, ProcessInfo, Role};
 pub use read::{Condition, KeyEntry, Plan, Read, ReadAnswer, ReadOutcome, RunInfo, Until};
 pub use round::{
     Arrival, ArrivalAnswer, CallId, Decided, Decision, Differing, Ended, FailedWhy, Feed,
-    Generation, IterationInfo, Missing, ProcessState, RoundCommand, RoundFailure, RoundInfo,
-    RoundOutcome, WaitsFor,
+    Generation, IterationInfo, Missing, ProcessState, RoundFailure, RoundInfo, WaitsFor,
 };
 pub use run::{RunChoice, RunHeld, RunOverCause, lasting};
 pub use secret_id::{SecretId, SecretIdError};

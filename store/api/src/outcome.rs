@@ -3,12 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
-use crate::command::{LogTime, Revision, SessionId};
+use crate::command::{
+    ClusterOutcome, KvOutcome, LeaseOutcome, LogTime, Pipelined, ProcessOutcome, Revision,
+    RoundOutcome, RunOutcome, SessionId, SessionOutcome,
+};
 use crate::hold::Revocation;
-use crate::lease::{LeaseId, LeaseOutcome};
+use crate::lease::LeaseId;
 use crate::name::{Name, NodeId};
-use crate::process::{Cause, Incarnation, ProcessId, ProcessOutcome};
-use crate::round::{Generation, RoundOutcome};
+use crate::process::{Cause, Incarnation, ProcessId};
+use crate::round::Generation;
 use crate::run::{RunHeld, RunOverCause};
 
 /// The answer to one command.
@@ -47,159 +50,6 @@ pub enum Outcome {
     Round(RoundOutcome),
     /// The command changed nothing, and why.
     Refused(Refusal),
-}
-
-/// The outcome of one command of a pipeline.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Pipelined {
-    /// Revision after the command: its own if it changed something.
-    pub revision: Revision,
-    /// Outcome of a key-value command, or a refusal.
-    pub outcome: PipelinedOutcome,
-}
-
-/// A possible outcome of a command of a pipeline.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum PipelinedOutcome {
-    /// It was carried out.
-    Kv(KvOutcome),
-    /// The command changed nothing, and why. The commands after it are applied.
-    Refused(Refusal),
-}
-
-/// The outcome of a key-value command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum KvOutcome {
-    /// Outcome of a put, an append or a multi-put.
-    Written,
-    /// Outcome of an add.
-    Added {
-        /// Number after the addition.
-        value: i64,
-    },
-    /// Both kinds of compare-and-set.
-    Compared {
-        /// Whether the desired value was stored.
-        swapped: bool,
-        /// The key's value now; none if it is absent.
-        value: Option<Blob>,
-        /// Revision of the key's last change; 0 if it is absent.
-        modified: Revision,
-    },
-    /// Outcome of a delete.
-    Deleted {
-        /// Whether there was anything to delete.
-        existed: bool,
-    },
-    /// Outcome of a queue push.
-    Pushed {
-        /// Length with the new value.
-        length: u64,
-    },
-    /// Outcome of a queue pop.
-    Popped {
-        /// Length before the pop.
-        length: u64,
-        /// The front, if there was one.
-        value: Option<Blob>,
-    },
-    /// Outcome of a transaction.
-    Transaction {
-        /// Whether the comparisons held.
-        succeeded: bool,
-        /// One for each step of the branch taken.
-        outcomes: Vec<TransactionOutcome>,
-    },
-}
-
-/// The outcome of a step of a transaction.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum TransactionOutcome {
-    /// Outcome of a get.
-    Value {
-        /// The value; none if the key is absent.
-        value: Option<Blob>,
-    },
-    /// Outcome of a put or an append.
-    Written,
-    /// Outcome of an add.
-    Added {
-        /// Number after the addition.
-        value: i64,
-    },
-    /// Outcome of a delete.
-    Deleted {
-        /// Whether there was anything to delete.
-        existed: bool,
-    },
-}
-
-/// The outcome of a session command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum SessionOutcome {
-    /// Outcome of opening a session.
-    Opened {
-        /// Id of the session.
-        session: SessionId,
-        /// The idle time granted, in milliseconds of log time.
-        ttl_ms: u64,
-        /// How many sequences from `ack` on may be in use.
-        window: u64,
-    },
-    /// Outcome of a keep-alive.
-    Kept,
-    /// Outcome of closing or expiring a session; also if it was gone already.
-    Closed,
-    /// An expiry that no longer held.
-    StillInUse,
-}
-
-/// The outcome of a run command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum RunOutcome {
-    /// Outcome of opening or joining a run.
-    Opened {
-        /// Name of the run, unique within its job.
-        run: Name,
-        /// False if it was open before.
-        created: bool,
-        /// The run that this one ended.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ended: Option<Name>,
-    },
-    /// Outcome of ending a run.
-    Ended,
-    /// Outcome of deleting or purging a run.
-    Deleted,
-    /// A purge that no longer held.
-    Kept,
-    /// Outcome of deleting a job.
-    JobDeleted {
-        /// Runs deleted by this command.
-        runs: u64,
-        /// Runs that are still there: ask again.
-        left: u64,
-    },
-}
-
-/// The outcome of a cluster command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ClusterOutcome {
-    /// The command was carried out.
-    Done,
 }
 
 /// Why a command changed nothing. Decided by the state machine, the same on

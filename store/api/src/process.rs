@@ -6,9 +6,8 @@ use std::fmt::{self, Write as _};
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
-use crate::command::{LogTime, Nonce, Revision};
+use crate::command::{LogTime, Revision};
 use crate::lease::LeaseId;
-use crate::name::Scope;
 use crate::round::Generation;
 use crate::terms::Policy;
 
@@ -149,59 +148,6 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// A command on processes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ProcessCommand {
-    /// Registers a new incarnation; the same nonce registers the same one.
-    Register {
-        /// The lease of its host.
-        lease: LeaseId,
-        /// Its number; without one, the next above all that the run ever used.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        process: Option<ProcessId>,
-        /// Chosen at random; a protocol with incarnations of its own keeps them
-        /// here.
-        nonce: Nonce,
-        /// The incarnation that this one replaces, dead or alive; 0 = the
-        /// process was never there.
-        #[serde(default, skip_serializing_if = "is_zero")]
-        replaces: Incarnation,
-        /// Replace it even if it is alive on another host.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        takeover: bool,
-        /// Whether it counts in rounds (active) or waits to be promoted.
-        #[serde(default, skip_serializing_if = "is_default_role")]
-        role: Role,
-        /// Its labels, as it reports them.
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        labels: Labels,
-        /// The numbers that it gives to rounds over all active processes.
-        #[serde(default, skip_serializing_if = "is_default")]
-        policy: Box<Policy>,
-    },
-    /// Its agent reports that processes ended. One command for all that ended
-    /// together: no round sees one of them without the others.
-    End {
-        /// The lease that all of them are attached to.
-        lease: LeaseId,
-        /// Which ended, and how. One that has ended before stays as it was.
-        ends: Vec<ProcessEnd>,
-    },
-    /// An operator ends a process, on any lease.
-    Remove {
-        /// Job and run of the process.
-        scope: Scope,
-        /// Number that the launch gave the process, such as its rank.
-        process: ProcessId,
-        /// Which of its incarnations.
-        incarnation: Incarnation,
-        /// Why, for the record.
-        reason: String,
-    },
-}
-
 /// One end, as its agent reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -215,27 +161,6 @@ pub struct ProcessEnd {
     /// Its exit was seen: nothing that it held runs any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exit_seen: bool,
-}
-
-/// The outcome of a process command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ProcessOutcome {
-    /// Outcome of a registration.
-    Registered {
-        /// Number that the launch gave the process, such as its rank.
-        process: ProcessId,
-        /// Incarnation that this registration was given.
-        incarnation: Incarnation,
-        /// The revision of its registration: this incarnation's start.
-        since: Revision,
-    },
-    /// Outcome of an end or a removal.
-    Ended {
-        /// How many ended by this command.
-        ended: u64,
-    },
 }
 
 /// A process, as listed.
@@ -289,14 +214,14 @@ pub struct EndInfo {
     pub cause: Cause,
 }
 
-fn is_zero(number: &u64) -> bool {
+pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-fn is_default_role(role: &Role) -> bool {
+pub(crate) fn is_default_role(role: &Role) -> bool {
     *role == Role::default()
 }

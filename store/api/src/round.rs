@@ -6,10 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::blob::Blob;
 use crate::closed::Closed;
 use crate::command::{LogTime, Revision};
-use crate::hold::{HeldNews, Member, Release, ReleaseWhy, Revocation, SpecMismatch};
-use crate::lease::LeaseId;
+use crate::hold::{HeldNews, Revocation, SpecMismatch};
 use crate::members::{Members, Ranks};
-use crate::name::Scope;
 use crate::outcome::Refusal;
 use crate::process::{Cause, Incarnation, ProcessId, Role};
 use crate::terms::{Policy, Terms};
@@ -17,76 +15,6 @@ use crate::terms::{Policy, Terms};
 /// One gathering of a round: given at its first arrival, growing within a job,
 /// never reused.
 pub type Generation = u64;
-
-/// A command on rounds. Nothing here waits: an arrival is answered at once, and
-/// its outcome is read from its lease's feed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum RoundCommand {
-    /// Processes of one host arrive at a round, each for itself.
-    Arrive {
-        /// The lease that all of them are attached to.
-        lease: LeaseId,
-        /// Name of the round: any bytes, up to `round_name_bytes_max`.
-        round: Blob,
-        /// What the round is.
-        #[serde(default, skip_serializing_if = "is_default")]
-        terms: Box<Terms>,
-        /// The processes that arrive.
-        arrivals: Vec<Arrival>,
-    },
-    /// Callers stop waiting. A call whose round has closed keeps its outcome.
-    Withdraw {
-        /// The lease that all of them are attached to.
-        lease: LeaseId,
-        /// Calls to withdraw.
-        calls: Vec<CallId>,
-    },
-    /// Outcomes up to here were received: they need not be kept.
-    Acknowledge {
-        /// The lease that all of them are attached to.
-        lease: LeaseId,
-        /// The lowest call of each process whose outcome it still wants.
-        calls: Vec<CallId>,
-    },
-    /// Members release generations that they hold. Names incarnations, alive or
-    /// ended; any session may send it.
-    Release {
-        /// The job, and a run of it.
-        scope: Scope,
-        /// Who releases what. What is not held any more stays as it is.
-        releases: Vec<Release>,
-        /// Why nothing of it runs any more.
-        #[serde(default, skip_serializing_if = "is_default")]
-        why: ReleaseWhy,
-    },
-    /// A generation must not be used any more. One that was revoked before stays
-    /// as it is.
-    Revoke {
-        /// The job, and a run of it.
-        scope: Scope,
-        /// Generation of the round: one counter per job, never reused.
-        generation: Generation,
-        /// The member that revokes it; none = an operator.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<Member>,
-        /// Why it must not be used any more.
-        reason: String,
-    },
-    /// The leader's own: a time that the round waits for has come, if it still
-    /// waits for that very time.
-    Deadline {
-        /// Job and run of the round.
-        scope: Scope,
-        /// Name of the round: any bytes, up to `round_name_bytes_max`.
-        round: Blob,
-        /// Generation of the round: one counter per job, never reused.
-        generation: Generation,
-        /// The time that the leader saw.
-        at: LogTime,
-    },
-}
 
 /// One process at a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,21 +49,6 @@ pub struct CallId {
     pub incarnation: Incarnation,
     /// Number of the call in its incarnation, from 1.
     pub call: u64,
-}
-
-/// The outcome of a round command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum RoundOutcome {
-    /// Arrive: one for each arrival, in order.
-    Arrived(Vec<ArrivalAnswer>),
-    /// All others, except the leader's own.
-    Done,
-    /// A deadline that held; what came of it is in the feeds.
-    Reached,
-    /// A deadline that no longer held.
-    StillOpen,
 }
 
 /// What became of one arrival, at once.
@@ -464,6 +377,6 @@ pub struct IterationInfo {
     pub member: bool,
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

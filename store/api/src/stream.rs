@@ -48,13 +48,6 @@ pub const MINOR_PIPELINES: u32 = 4;
 /// From this minor version on a node takes [`RequestBody::WatchLeader`].
 pub const MINOR_LEADER: u32 = 5;
 
-/// From this feature level on a cluster takes
-/// [`Command::Pipeline`](crate::Command::Pipeline).
-pub const LEVEL_PIPELINES: u32 = 4;
-
-/// From this feature level on the ids of sessions and leases are random.
-pub const LEVEL_SECRET_IDS: u32 = 5;
-
 /// The node's first frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {

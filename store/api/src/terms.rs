@@ -79,6 +79,23 @@ pub struct Policy {
     pub restarts_window_ms: u64,
 }
 
+impl Policy {
+    /// Roughly the bytes of its rank assignment.
+    pub fn assignment_bytes(&self) -> usize {
+        let step = |step: &AssignmentStep| match step {
+            AssignmentStep::FilterGrouped { label, .. } => 32 + label.len(),
+            AssignmentStep::Tree { layers } => {
+                layers.iter().map(|layer| 64 + layer.label.as_ref().map_or(0, String::len)).sum()
+            }
+            AssignmentStep::Shift
+            | AssignmentStep::FillGaps
+            | AssignmentStep::MaxActive { .. }
+            | AssignmentStep::DivisibleBy { .. } => 32,
+        };
+        self.assignment.iter().map(step).sum()
+    }
+}
+
 /// The scope of a round.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -2,35 +2,13 @@
 
 use std::sync::Arc;
 
+use holdfast_api::command::facts::{FIRST_LEVEL, RUNS_LEVEL};
 use holdfast_api::{ClusterCommand, ClusterOutcome, Limits, LogTime, NodeId, Outcome, Refusal};
 use imbl::OrdMap;
 
 use crate::applied::Applied;
 use crate::machine::Machine;
 use crate::size;
-
-/// Newest feature level that this build obeys. A level gates commands, and
-/// changed behaviour of old ones, until every node obeys it: level 1 is the
-/// first, level 2 is [`RUNS_LEVEL`], level 3 is [`COORDINATION_LEVEL`], level 4
-/// is [`PIPELINE_LEVEL`], level 5 is [`SECRET_IDS_LEVEL`].
-pub const FEATURE_LEVEL: u32 = 5;
-
-/// From this level on the log time of a run's end is kept, ended runs can be
-/// purged, jobs deleted, a job without runs does not count as one, and a quota
-/// names the run to delete.
-pub const RUNS_LEVEL: u32 = 2;
-
-/// From this level on there are leases, processes and rounds. It is open until
-/// its first release: logs and images of this level that an earlier build wrote
-/// are not read by a later one.
-pub const COORDINATION_LEVEL: u32 = 3;
-
-/// From this level on several key-value commands can travel as one.
-pub const PIPELINE_LEVEL: u32 = holdfast_api::stream::LEVEL_PIPELINES;
-
-/// From this level on, ids of sessions and leases are derived from their holders'
-/// nonces, so that nobody can guess another's.
-pub const SECRET_IDS_LEVEL: u32 = holdfast_api::stream::LEVEL_SECRET_IDS;
 
 /// Longest cluster id, in bytes.
 pub const CLUSTER_ID_BYTES_MAX: u64 = 128;
@@ -56,7 +34,7 @@ impl Default for Cluster {
     fn default() -> Self {
         Cluster {
             id: None,
-            feature_level: 1,
+            feature_level: FIRST_LEVEL,
             limits: Arc::default(),
             retired: OrdMap::new(),
             runs_age_from: 0,

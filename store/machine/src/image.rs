@@ -7,9 +7,9 @@
 
 use std::io::{self, Read, Write};
 
-use crate::cluster::{COORDINATION_LEVEL, RUNS_LEVEL};
 use crate::codec::DecodeError;
 use crate::machine::Machine;
+use holdfast_api::command::facts::{COORDINATION_LEVEL, RUNS_LEVEL};
 
 mod coordination;
 mod decode;

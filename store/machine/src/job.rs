@@ -6,9 +6,10 @@ use imbl::{OrdMap, OrdSet, Vector};
 use std::sync::Arc;
 
 use crate::applied::RunKey;
-use crate::cluster::{COORDINATION_LEVEL, Cluster, RUNS_LEVEL};
+use crate::cluster::Cluster;
 use crate::coordination::{Coordination, JobCoordination};
 use crate::restore::{EPOCH_ITERATIONS, EPOCH_NUMBERS};
+use holdfast_api::command::facts::{COORDINATION_LEVEL, RUNS_LEVEL};
 
 /// Most names of jobs in one cluster, ever.
 pub(crate) const JOB_NAMES_MAX: u64 = 100_000;

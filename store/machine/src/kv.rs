@@ -5,11 +5,11 @@ use holdfast_api::{
 };
 
 use crate::applied::{Applied, RunKey};
-use crate::cluster::PIPELINE_LEVEL;
 use crate::draft::Draft;
 use crate::job::{Balance, Run, Target};
 use crate::machine::Machine;
 use crate::{size, transaction};
+use holdfast_api::command::facts::PIPELINE_LEVEL;
 
 impl Machine {
     pub(crate) fn apply_kv(

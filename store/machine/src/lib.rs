@@ -81,11 +81,9 @@ mod size;
 mod transaction;
 
 pub use applied::{Applied, Compacted, Counts, Effect, RunKey};
-pub use cluster::{
-    CLUSTER_ID_BYTES_MAX, COORDINATION_LEVEL, FEATURE_LEVEL, PIPELINE_LEVEL, RETIRED_NODES_MAX,
-    RUNS_LEVEL,
-};
+pub use cluster::{CLUSTER_ID_BYTES_MAX, RETIRED_NODES_MAX};
 pub use codec::{DecodeError, decode_entry, encode_entry};
+pub use holdfast_api::command::facts::FEATURE_LEVEL;
 pub use image::IMAGE_VERSION;
 pub use machine::Machine;
 pub use read::releases;

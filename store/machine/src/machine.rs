@@ -9,12 +9,13 @@ use holdfast_api::{
 };
 
 use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
-use crate::cluster::{COORDINATION_LEVEL, Cluster, FEATURE_LEVEL};
+use crate::cluster::Cluster;
 use crate::coordination::act::Timers;
 use crate::history::History;
 use crate::job::Jobs;
 use crate::lease::Leases;
 use crate::session::{Admission, Sessions};
+use holdfast_api::command::facts::{COORDINATION_LEVEL, FEATURE_LEVEL};
 
 /// The replicated state. A clone is cheap and does not change with the original:
 /// snapshots are made from clones.

@@ -9,12 +9,12 @@ use holdfast_api::{
 use imbl::OrdMap;
 
 use crate::applied::{Applied, RunKey};
-use crate::cluster::COORDINATION_LEVEL;
 use crate::coordination::act::Act;
 use crate::coordination::{Coordination, Process};
 use crate::machine::Machine;
 use crate::outcome::assignment;
 use crate::size;
+use holdfast_api::command::facts::COORDINATION_LEVEL;
 
 /// Longest reason for an end, in bytes.
 const REASON_BYTES_MAX: u64 = 1_024;

@@ -9,10 +9,10 @@ use holdfast_api::{
 };
 
 use crate::applied::{Applied, Effect, RunKey};
-use crate::cluster::{COORDINATION_LEVEL, RUNS_LEVEL};
 use crate::coordination::Live;
 use crate::job::{Job, Left, RunEnd, fence, run_not_found};
 use crate::machine::Machine;
+use holdfast_api::command::facts::{COORDINATION_LEVEL, RUNS_LEVEL};
 
 /// Most runs that one deletion of a job removes.
 const DELETED_RUNS_MAX: usize = 1_000;

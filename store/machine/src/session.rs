@@ -15,9 +15,9 @@ use holdfast_api::{
 use imbl::OrdMap;
 
 use crate::applied::Applied;
-use crate::cluster::SECRET_IDS_LEVEL;
 use crate::deadlines::{Deadlines, Use};
 use crate::machine::Machine;
+use holdfast_api::command::facts::SECRET_IDS_LEVEL;
 
 /// Weight of an answer besides its values.
 const ANSWER_BYTES: u64 = 128;

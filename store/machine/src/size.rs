@@ -1,35 +1,11 @@
 //! Limits on the size of a single command, checked before anything else.
 
-use holdfast_api::{
-    Blob, Compare, KvOp, Limits, PIPELINE_BYTES_MAX, PIPELINE_OPS_MAX, Refusal, TransactionOp,
-};
+use holdfast_api::{Blob, KvOp, Limits, PIPELINE_BYTES_MAX, PIPELINE_OPS_MAX, Part, Refusal};
 
 /// Refuses a command if any part of it, or the whole, is too big.
 pub(crate) fn check(op: &KvOp, limits: &Limits) -> Result<(), Refusal> {
     let mut meter = Meter { limits, keys: 0, bytes: 0 };
-    match op {
-        KvOp::Put { key, value }
-        | KvOp::Append { key, value }
-        | KvOp::CompareRevisionAndSet { key, value, .. }
-        | KvOp::QueuePush { key, value } => meter.written(key, value)?,
-        KvOp::MultiPut { entries } => {
-            for entry in entries {
-                meter.written(&entry.key, &entry.value)?;
-            }
-        }
-        KvOp::Add { key, .. } => meter.key_written(key)?,
-        KvOp::CompareAndSet { key, expected, desired } => {
-            meter.written(key, desired)?;
-            meter.value_named(expected);
-        }
-        KvOp::Delete { key } | KvOp::QueuePop { key } => meter.key_named(key),
-        KvOp::Transaction { compare, then, or_else } => {
-            compare.iter().for_each(|comparison| meter.comparison(comparison));
-            for step in then.iter().chain(or_else) {
-                meter.step(step)?;
-            }
-        }
-    }
+    op.each_part(|part| meter.part(part))?;
     meter.finish()
 }
 
@@ -62,16 +38,19 @@ struct Meter<'l> {
 }
 
 impl Meter<'_> {
-    fn written(&mut self, key: &Blob, value: &Blob) -> Result<(), Refusal> {
-        self.key_written(key)?;
-        value_within(value.len(), self.limits)?;
-        self.value_named(value);
-        Ok(())
-    }
-
-    fn key_written(&mut self, key: &Blob) -> Result<(), Refusal> {
-        within("key_bytes_max", key.len() as u64, self.limits.key_bytes_max)?;
-        self.key_named(key);
+    fn part(&mut self, part: Part<'_>) -> Result<(), Refusal> {
+        match part {
+            Part::Key(key) => self.key_named(key),
+            Part::Value(value) => self.value_named(value),
+            Part::WrittenKey(key) => {
+                within("key_bytes_max", key.len() as u64, self.limits.key_bytes_max)?;
+                self.key_named(key);
+            }
+            Part::WrittenValue(value) => {
+                value_within(value.len(), self.limits)?;
+                self.value_named(value);
+            }
+        }
         Ok(())
     }
 
@@ -84,31 +63,6 @@ impl Meter<'_> {
 
     fn value_named(&mut self, value: &Blob) {
         self.bytes = self.bytes.saturating_add(value.len() as u64);
-    }
-
-    fn comparison(&mut self, comparison: &Compare) {
-        match comparison {
-            Compare::Value { key, value } => {
-                self.key_named(key);
-                self.value_named(value);
-            }
-            Compare::Revision { key, revision: _ } | Compare::Exists { key, exists: _ } => {
-                self.key_named(key);
-            }
-        }
-    }
-
-    fn step(&mut self, step: &TransactionOp) -> Result<(), Refusal> {
-        match step {
-            TransactionOp::Put { key, value } | TransactionOp::Append { key, value } => {
-                self.written(key, value)
-            }
-            TransactionOp::Add { key, delta: _ } => self.key_written(key),
-            TransactionOp::Get { key } | TransactionOp::Delete { key } => {
-                self.key_named(key);
-                Ok(())
-            }
-        }
     }
 
     fn finish(self) -> Result<(), Refusal> {

@@ -38,7 +38,6 @@ use self::size::reply_bytes;
 use super::App;
 use super::accept::Place as ConnectionPlace;
 use super::agents::Place as ReportPlace;
-use crate::node::proposer::goes_first;
 use crate::node::tenant::Tenant;
 use crate::node::tenant::room::Part;
 use crate::node::watches::Bell;
@@ -367,7 +366,7 @@ impl Connection {
     async fn room(&self, body: &RequestBody, patience: Instant) -> Result<Place, Problem> {
         let cost = cost(body);
         if let RequestBody::Propose(proposal) = body
-            && goes_first(&proposal.command)
+            && proposal.command.facts().turn.is_early()
         {
             let cost = cost.min(u32::try_from(FIRST_KIB_MAX).unwrap_or(u32::MAX));
             let place = self.first_kib.clone().acquire_many_owned(cost).await;

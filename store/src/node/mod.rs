@@ -52,10 +52,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Blob, Budget, ClusterCommand, Code, Command, Condition, CoordinationLimits, LeaderHint,
-    NodeId, Outcome, Problem, Proposal, Refusal, Revision, RunCommand, Scope, WatchBatch,
+    Answer, Blob, Code, Command, Condition, LeaderHint, NodeId, Outcome, Problem, Proposal,
+    Refusal, Revision, Scope, Size, WatchBatch,
 };
-use holdfast_machine::{COORDINATION_LEVEL, Machine, PIPELINE_LEVEL, RUNS_LEVEL};
+use holdfast_machine::Machine;
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLockReadGuard};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -267,22 +267,23 @@ impl Node {
 
     /// Commits a command; `done` gets its outcome. Never blocks.
     fn submit(&self, proposal: Proposal, done: Done) {
+        let size = proposal.command.size();
         let checked = is_for_clients(&proposal)
             .and_then(|()| self.leads_or_refer())
             .and_then(|()| self.is_known_to_all(&proposal))
-            .and_then(|()| self.fits(&proposal))
-            .and_then(|()| self.has_room(&proposal));
+            .and_then(|()| self.fits(&size))
+            .and_then(|()| self.has_room(&proposal, &size));
         match checked {
             Ok(()) => {
                 let tenant = Tenant::of_command(&self.machine(), &proposal.command);
-                self.inner.proposer.submit(tenant, proposal, done);
+                self.inner.proposer.submit(tenant, proposal, size, done);
             }
             Err(problem) => done(Err(problem)),
         }
     }
 
-    fn has_room(&self, proposal: &Proposal) -> Result<(), Problem> {
-        let admitted = self.inner.room.admit(&proposal.command);
+    fn has_room(&self, proposal: &Proposal, size: &Size) -> Result<(), Problem> {
+        let admitted = self.inner.room.admit(size);
         // A command that was applied before adds nothing.
         let is_answered = |place| self.machine().is_answered(place);
         if admitted.is_err() && proposal.session.as_ref().is_some_and(is_answered) {
@@ -299,8 +300,8 @@ impl Node {
     }
 
     /// A command that must not enter the log.
-    fn fits(&self, proposal: &Proposal) -> Result<(), Problem> {
-        let size = proposer::weight(proposal) as u64;
+    fn fits(&self, size: &Size) -> Result<(), Problem> {
+        let size = size.weight as u64;
         let limit = self.machine().limits().command_bytes_max;
         if size <= limit.saturating_add(proposer::WEIGHT_SLACK) {
             return Ok(());
@@ -502,21 +503,7 @@ impl Node {
 
     /// Refuses a command that an older node in the cluster could not read.
     fn is_known_to_all(&self, proposal: &Proposal) -> Result<(), Problem> {
-        let needed = match &proposal.command {
-            Command::Run(RunCommand::DeleteJob { .. }) => RUNS_LEVEL,
-            Command::Pipeline { .. } => PIPELINE_LEVEL,
-            Command::Lease(_)
-            | Command::Process(_)
-            | Command::Round(_)
-            | Command::Run(RunCommand::Open { takeover: true, .. }) => COORDINATION_LEVEL,
-            Command::Cluster(ClusterCommand::SetLimits { limits })
-                if *limits.coordination != CoordinationLimits::default()
-                    || limits.budget != Budget::default() =>
-            {
-                COORDINATION_LEVEL
-            }
-            _ => return Ok(()),
-        };
+        let needed = proposal.command.facts().level;
         let level = self.machine().feature_level();
         if level >= needed { Ok(()) } else { Err(Refusal::FeatureLevel { level, needed }.into()) }
     }
@@ -525,9 +512,9 @@ impl Node {
     async fn propose_own(&self, command: Command) -> Result<(), Problem> {
         self.leads_or_refer()?;
         let (done, answer) = oneshot::channel();
-        let proposal = Proposal { session: None, command };
+        let (size, proposal) = (command.size(), Proposal { session: None, command });
         let done = Box::new(|result| drop(done.send(result)));
-        self.inner.proposer.submit(Tenant::Anybody, proposal, done);
+        self.inner.proposer.submit(Tenant::Anybody, proposal, size, done);
         let answer = answer.await.unwrap_or_else(|_| Err(unheard()))?;
         match answer.outcome {
             Outcome::Refused(refusal) => Err(refusal.into()),

@@ -12,8 +12,7 @@ use std::time::Duration;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use holdfast_api::{
-    Among, Answer, AssignmentStep, ClusterCommand, Code, Command, Entry, KvOp, LeaseCommand,
-    LogTime, NodeId, Problem, ProcessCommand, Proposal, RoundCommand,
+    Answer, ClusterCommand, Code, Command, Entry, LogTime, NodeId, Problem, Proposal, Size, Turn,
 };
 use holdfast_machine::Machine;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -77,6 +76,8 @@ pub type Done = Box<dyn FnOnce(Result<Answer, Problem>) + Send>;
 pub struct Ticket {
     /// The command in its session.
     pub proposal: Proposal,
+    /// How large it is.
+    pub size: Size,
     /// Called once.
     pub done: Done,
 }
@@ -123,15 +124,15 @@ impl Proposer {
     }
 
     /// Queues a command of a tenant; `done` gets its outcome. Never blocks.
-    pub fn submit(&self, tenant: Tenant, proposal: Proposal, done: Done) {
-        let (queue, cost) = match &proposal.command {
-            Command::Lease(LeaseCommand::KeepAlive { .. }) => (&self.renewals, 1),
-            command if goes_first(command) => (&self.urgent, cost(&proposal)),
+    pub fn submit(&self, tenant: Tenant, proposal: Proposal, size: Size, done: Done) {
+        let (queue, cost) = match proposal.command.facts().turn {
+            Turn::Tick => (&self.renewals, 1),
+            Turn::First => (&self.urgent, cost(&size)),
             // One at a time, of each tenant in turn.
-            _ if takes_long(&proposal) => (&self.long, LONG_BYTES_MIN as u64),
-            _ => (&self.queue, cost(&proposal)),
+            Turn::Last if takes_long(&size) => (&self.long, LONG_BYTES_MIN as u64),
+            Turn::Last => (&self.queue, cost(&size)),
         };
-        let sent = queue.try_send(tenant, cost, Ticket { proposal, done });
+        let sent = queue.try_send(tenant, cost, Ticket { proposal, size, done });
         let (ticket, problem) = match sent {
             Ok(()) => return,
             Err(Refused::Full(ticket)) => {
@@ -281,8 +282,8 @@ impl Task {
         let mut packed = Packed::default();
         let mut next = first;
         while let Some(ticket) = next.take().or_else(|| self.waiting(packed.has_room_for_first())) {
-            packed.bytes += weight(&ticket.proposal);
-            packed.steps += steps(&ticket.proposal.command);
+            packed.bytes += ticket.size.weight;
+            packed.steps += ticket.size.steps;
             packed.commands.push(ticket.proposal);
             packed.dones.push_back(ticket.done);
             if packed.is_beyond(PARTS) {
@@ -357,19 +358,14 @@ impl Task {
     }
 }
 
-/// Whether a command goes before those on keys: leases depend on it.
-pub(crate) fn goes_first(command: &Command) -> bool {
-    matches!(command, Command::Lease(_) | Command::Process(_) | Command::Round(_))
-}
-
 /// What a command costs its tenant, in bytes.
-fn cost(proposal: &Proposal) -> u64 {
-    (weight(proposal) + steps(&proposal.command) * STEP_COST) as u64
+fn cost(size: &Size) -> u64 {
+    (size.weight + size.steps * STEP_COST) as u64
 }
 
 /// Whether writing and applying a command takes long.
-fn takes_long(proposal: &Proposal) -> bool {
-    steps(&proposal.command) >= LONG_STEPS_MIN || weight(proposal) >= LONG_BYTES_MIN
+fn takes_long(size: &Size) -> bool {
+    size.steps >= LONG_STEPS_MIN || size.weight >= LONG_BYTES_MIN
 }
 
 /// How often log time moves while anything can expire.
@@ -390,83 +386,13 @@ fn tell(dones: VecDeque<Done>, result: Result<Vec<Answer>, Problem>, own: usize)
     }
 }
 
-/// What [`weight`] counts beyond keys and values, at most, for commands that
+/// What [`Size::weight`] counts beyond keys and values, at most, for commands that
 /// the state machine still accepts.
 pub const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
 
-/// Roughly the bytes of a command: what bounds an entry.
-pub fn weight(proposal: &Proposal) -> usize {
-    64 + match &proposal.command {
-        Command::Kv { op, .. } => op.bytes(),
-        Command::Pipeline { ops, .. } => ops.iter().map(|op| 32 + op.bytes()).sum(),
-        Command::Round(command) => round_weight(command),
-        Command::Process(ProcessCommand::Register { labels, policy, .. }) => {
-            64 + assignment_weight(&policy.assignment)
-                + labels.iter().map(|(key, value)| key.len() + value.len() + 16).sum::<usize>()
-        }
-        Command::Process(ProcessCommand::End { ends, .. }) => ends.len() * 32,
-        _ => 0,
-    }
-}
-
-/// Roughly how many keys or processes a command touches.
-fn steps(command: &Command) -> usize {
-    match command {
-        Command::Kv { op, .. } => op.steps(),
-        Command::Pipeline { ops, .. } => ops.iter().map(KvOp::steps).sum(),
-        Command::Round(RoundCommand::Arrive { terms, arrivals, .. }) => {
-            let set = match &terms.among {
-                Among::Set(set) => set.len(),
-                Among::Active | Among::Generation(_) => 0,
-            };
-            set + arrivals.len()
-        }
-        Command::Round(
-            RoundCommand::Withdraw { calls, .. } | RoundCommand::Acknowledge { calls, .. },
-        ) => calls.len(),
-        Command::Round(RoundCommand::Release { releases, .. }) => releases.len(),
-        Command::Process(ProcessCommand::End { ends, .. }) => ends.len(),
-        _ => 1,
-    }
-}
-
-/// Roughly the bytes of a rank assignment.
-pub(crate) fn assignment_weight(steps: &[AssignmentStep]) -> usize {
-    let step = |step: &AssignmentStep| match step {
-        AssignmentStep::FilterGrouped { label, .. } => 32 + label.len(),
-        AssignmentStep::Tree { layers } => {
-            layers.iter().map(|layer| 64 + layer.label.as_ref().map_or(0, String::len)).sum()
-        }
-        AssignmentStep::Shift
-        | AssignmentStep::FillGaps
-        | AssignmentStep::MaxActive { .. }
-        | AssignmentStep::DivisibleBy { .. } => 32,
-    };
-    steps.iter().map(step).sum()
-}
-
-fn round_weight(command: &RoundCommand) -> usize {
-    match command {
-        RoundCommand::Arrive { round, terms, arrivals, .. } => {
-            let set = match &terms.among {
-                Among::Set(set) => set.len() * 4,
-                Among::Active | Among::Generation(_) => 0,
-            };
-            let arrived: usize = arrivals.iter().map(|arrival| 32 + arrival.payload.len()).sum();
-            round.len() + set + arrived
-        }
-        RoundCommand::Withdraw { calls, .. } | RoundCommand::Acknowledge { calls, .. } => {
-            calls.len() * 32
-        }
-        RoundCommand::Release { releases, .. } => releases.len() * 32,
-        RoundCommand::Revoke { reason, .. } => reason.len(),
-        RoundCommand::Deadline { round, .. } => round.len(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Arrival, Terms};
+    use holdfast_api::{Among, Arrival, RoundCommand, Terms};
 
     use super::*;
 
@@ -487,9 +413,10 @@ mod tests {
             terms: Box::new(terms),
             arrivals: vec![arrival],
         });
-        assert_eq!(steps(&command), 2_001);
-        let most = ENTRY_STEPS_MAX.div_ceil(steps(&command));
-        let bytes = most * weight(&Proposal { session: None, command });
+        let size = command.size();
+        assert_eq!(size.steps, 2_001);
+        let most = ENTRY_STEPS_MAX.div_ceil(size.steps);
+        let bytes = most * size.weight;
         assert!(bytes < ENTRY_BYTES_MAX / 16, "{most} of them, {bytes} bytes");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use futures::future::BoxFuture;
-use holdfast_api::{Command, KvOp, Problem, Room, Status};
+use holdfast_api::{Problem, Room, Size, Status};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -120,13 +120,13 @@ impl NodeRoom {
     }
 
     /// Refuses commands that add while too few nodes have room.
-    pub fn admit(&self, command: &Command) -> Result<(), Problem> {
-        if !adds(command) {
+    pub fn admit(&self, size: &Size) -> Result<(), Problem> {
+        if !size.adds {
             return Ok(());
         }
         let refused = |why: &str| Problem::no_space(why);
         match &*self.shortage.load() {
-            None => self.budget.lock().take(bytes(command)).map_err(|why| refused(&why)),
+            None => self.budget.lock().take(size.bytes as u64).map_err(|why| refused(&why)),
             Some(why) => Err(refused(why)),
         }
     }
@@ -171,29 +171,10 @@ fn spare(status: &Status) -> u64 {
     spare.get(spare.len() / 2).copied().unwrap_or(u64::MAX)
 }
 
-/// Bytes of the keys and values of a command.
-fn bytes(command: &Command) -> u64 {
-    let bytes = match command {
-        Command::Kv { op, .. } => op.bytes(),
-        Command::Pipeline { ops, .. } => ops.iter().map(KvOp::bytes).sum(),
-        _ => 0,
-    };
-    bytes as u64
-}
-
 fn room(before: Option<Room>, free_bytes: u64, reserve_bytes: u64) -> Room {
     let was_low = before.is_some_and(|room| room.low);
     let enough = if was_low { reserve_bytes + reserve_bytes / 4 } else { reserve_bytes };
     Room { free_bytes, reserve_bytes, low: free_bytes < enough }
-}
-
-/// Whether a command makes the state larger, as far as the command shows.
-fn adds(command: &Command) -> bool {
-    match command {
-        Command::Kv { op, .. } => op.adds(),
-        Command::Pipeline { ops, .. } => ops.iter().any(KvOp::adds),
-        _ => false,
-    }
 }
 
 /// Why this cluster refuses writes that add; none if it accepts them.
@@ -269,7 +250,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Blob, Code, NodeRole, NodeStatus, Scope, TransactionOp};
+    use holdfast_api::{Blob, Code, KvOp, NodeRole, NodeStatus, TransactionOp};
 
     use super::*;
 
@@ -346,7 +327,7 @@ mod tests {
         let put = |mib: u64| {
             let value = Blob::from(vec![b'v'; (mib * MIB) as usize]);
             let op = KvOp::Put { key: Blob::from("k"), value };
-            node.admit(&Command::Kv { scope: Scope::default(), op })
+            node.admit(&op.size())
         };
         assert!((0..8).all(|_| put(1).is_ok()), "nothing was measured yet");
         *node.budget.lock() = DiskBudget::beyond(16 * MIB);
@@ -362,16 +343,15 @@ mod tests {
     #[test]
     fn what_frees_is_taken_while_what_adds_is_refused() {
         let node = NodeRoom::new(Reserves { disk: None, memory: None });
-        let kv = |op| Command::Kv { scope: Scope { job: "j".parse().unwrap(), run: None }, op };
         let key = Blob::from(b"k".to_vec());
-        let put = kv(KvOp::Put { key: key.clone(), value: key.clone() });
+        let put = KvOp::Put { key: key.clone(), value: key.clone() }.size();
         assert_eq!(node.admit(&put), Ok(()));
         node.shortage.store(Some(Arc::new("node 1 has no room".to_owned())));
         let refused = node.admit(&put).unwrap_err();
         assert_eq!((refused.code, refused.retry_after_ms), (Code::NoSpace, Some(1_000)));
-        assert_eq!(node.admit(&kv(KvOp::Delete { key: key.clone() })), Ok(()));
+        assert_eq!(node.admit(&KvOp::Delete { key: key.clone() }.size()), Ok(()));
         let then = vec![TransactionOp::Delete { key }];
         let transaction = KvOp::Transaction { compare: vec![], then, or_else: vec![] };
-        assert_eq!(node.admit(&kv(transaction)), Ok(()));
+        assert_eq!(node.admit(&transaction.size()), Ok(()));
     }
 }

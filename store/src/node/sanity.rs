@@ -2,9 +2,8 @@
 //! what no cluster can work with.
 
 use holdfast_api::{
-    ClusterCommand, Code, Command, Condition, KvOp, LeaseCommand, Limits, PIPELINE_BYTES_MAX,
-    PIPELINE_OPS_MAX, Problem, Proposal, Refusal, RoundCommand, RunCommand, SessionCommand,
-    SessionRef,
+    ClusterCommand, Code, Command, Condition, KvOp, Limits, PIPELINE_BYTES_MAX, PIPELINE_OPS_MAX,
+    Problem, Proposal, Refusal, Sender, SessionRef,
 };
 
 /// Largest `command_bytes_max`: half of the longest frame of a stream.
@@ -34,11 +33,11 @@ pub fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
         let why = "a sequence starts at 1, and its acknowledgement is at least 1 and not above it";
         return Err(Problem::refused(Code::InvalidRequest, why));
     }
+    if proposal.command.facts().sender == Sender::Leader {
+        let why = "only the cluster's leader makes such a command";
+        return Err(Problem::refused(Code::InvalidRequest, why));
+    }
     match &proposal.command {
-        Command::Run(RunCommand::Purge { .. })
-        | Command::Lease(LeaseCommand::Expire { .. })
-        | Command::Round(RoundCommand::Deadline { .. }) => Err(only_for_the_leader()),
-        Command::Lease(_) | Command::Process(_) | Command::Round(_) => Ok(()),
         Command::Pipeline { ops, .. } if ops.is_empty() => {
             Err(Problem::refused(Code::InvalidRequest, "a pipeline holds at least one command"))
         }
@@ -49,11 +48,8 @@ pub fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
             ))
         }
         Command::Pipeline { ops, .. } => is_short(ops),
-        Command::Kv { .. } | Command::Run(_) => Ok(()),
-        Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
-        Command::Session(_) => Ok(()),
         Command::Cluster(ClusterCommand::SetLimits { limits }) => are_sane(limits),
-        Command::Cluster(_) => Err(only_for_the_leader()),
+        _ => Ok(()),
     }
 }
 
@@ -145,10 +141,6 @@ pub fn are_bounded(conditions: &[Condition], limits: &Limits) -> Result<(), Prob
         return refuse("command_bytes_max", bytes, limits.command_bytes_max);
     }
     Ok(())
-}
-
-fn only_for_the_leader() -> Problem {
-    Problem::refused(Code::InvalidRequest, "only the cluster's leader makes such a command")
 }
 
 #[cfg(test)]

@@ -12,10 +12,7 @@
 pub mod queue;
 pub mod room;
 
-use holdfast_api::{
-    Command, LeaseCommand, LeaseId, Name, ProcessCommand, Read, RequestBody, RoundCommand,
-    RunCommand, Scope, SessionCommand,
-};
+use holdfast_api::{Command, LeaseId, Name, Read, RequestBody, Scope, Subject};
 use holdfast_machine::Machine;
 
 /// Whose request it is.
@@ -41,45 +38,11 @@ impl Tenant {
 
     /// The tenant of a command.
     pub fn of_command(machine: &Machine, command: &Command) -> Tenant {
-        match command {
-            Command::Kv { scope, .. } | Command::Pipeline { scope, .. } => Tenant::of(scope),
-            Command::Session(command) => match command {
-                SessionCommand::Open { lease: Some(lease), .. } => Tenant::holder(machine, *lease),
-                SessionCommand::Open { lease: None, .. }
-                | SessionCommand::KeepAlive { .. }
-                | SessionCommand::Close { .. }
-                | SessionCommand::Expire { .. } => Tenant::Anybody,
-            },
-            Command::Run(
-                RunCommand::Open { job, .. }
-                | RunCommand::End { job, .. }
-                | RunCommand::Delete { job, .. }
-                | RunCommand::Purge { job, .. }
-                | RunCommand::DeleteJob { job },
-            ) => Tenant::Job(job.clone()),
-            Command::Cluster(_) => Tenant::Anybody,
-            Command::Lease(command) => match command {
-                LeaseCommand::Grant { scope, .. } => Tenant::of(scope),
-                LeaseCommand::Join { job, .. } => Tenant::Job(job.clone()),
-                LeaseCommand::KeepAlive { lease }
-                | LeaseCommand::Revoke { lease }
-                | LeaseCommand::Leave { lease }
-                | LeaseCommand::Expire { lease, .. } => Tenant::holder(machine, *lease),
-            },
-            Command::Process(command) => match command {
-                ProcessCommand::Register { lease, .. } | ProcessCommand::End { lease, .. } => {
-                    Tenant::holder(machine, *lease)
-                }
-                ProcessCommand::Remove { scope, .. } => Tenant::of(scope),
-            },
-            Command::Round(command) => match command {
-                RoundCommand::Arrive { lease, .. }
-                | RoundCommand::Withdraw { lease, .. }
-                | RoundCommand::Acknowledge { lease, .. } => Tenant::holder(machine, *lease),
-                RoundCommand::Release { scope, .. }
-                | RoundCommand::Revoke { scope, .. }
-                | RoundCommand::Deadline { scope, .. } => Tenant::of(scope),
-            },
+        match command.facts().subject {
+            Subject::Nobody => Tenant::Anybody,
+            Subject::Job(job) => Tenant::Job(job.clone()),
+            Subject::Keys(scope) | Subject::Run(scope) => Tenant::of(scope),
+            Subject::Lease(lease) => Tenant::holder(machine, lease),
         }
     }
 

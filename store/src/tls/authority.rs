@@ -164,7 +164,7 @@ pub fn make(
         served.dedup();
         let folder = of_node(dir, *node);
         make_folder(&folder)?;
-        clients.certify(&folder.join("tls"), &own, served, &[server.clone()], days)?;
+        clients.certify(&folder.join("tls"), &own, served, std::slice::from_ref(&server), days)?;
         let both = [server.clone(), client.clone()];
         peers.certify(&folder.join("peer"), &own, vec![host], &both, days)?;
         write(&folder.join("peer-ca.crt"), &peers.certificate, false)?;
@@ -274,7 +274,9 @@ fn make_folder(path: &Path) -> anyhow::Result<()> {
 
 /// Writes a whole file in place of the one before.
 fn write(path: &Path, text: &str, private: bool) -> anyhow::Result<()> {
-    let new = path.with_added_extension("new");
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
     let writing = || {
         let mode = if private { 0o600 } else { 0o644 };
         let mut options = OpenOptions::new();

@@ -106,7 +106,7 @@ proptest! {
     ) {
         let mut bench = Bench::with_session(window);
         if linked {
-            bench.calls.linked(MINOR, LEVEL_PIPELINES);
+            bench.calls.linked(MINOR, PIPELINE_LEVEL);
         }
         let mut table = Table::default();
         let mut open: Vec<(i64, Open<Answer>)> = Vec::new();
@@ -130,7 +130,7 @@ proptest! {
                 Happening::Link { pipelines } => {
                     bench.calls.link_lost("gone");
                     answers.clear();
-                    let level = if pipelines { LEVEL_PIPELINES } else { 0 };
+                    let level = if pipelines { PIPELINE_LEVEL } else { 0 };
                     bench.calls.linked(MINOR, level);
                 }
                 Happening::Frame { taken, lose } => {

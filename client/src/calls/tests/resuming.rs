@@ -93,7 +93,7 @@ fn what_another_process_had_sent_goes_out_first_under_its_own_sequence() {
 #[test]
 fn a_pipeline_keeps_its_place_until_the_last_of_its_answers_is_safe() {
     let (mut bench, notes) = (Bench::with_session(10), Notes::default());
-    bench.calls.linked(MINOR, LEVEL_PIPELINES);
+    bench.calls.linked(MINOR, PIPELINE_LEVEL);
     bench.calls.keep(Box::new(notes.clone()));
     let (one, two) = (propose_marked(&mut bench, 1), propose_marked(&mut bench, 2));
     let (unmarked, left) = (bench.propose(3), propose_marked(&mut bench, 4));
@@ -115,7 +115,7 @@ fn a_pipeline_keeps_its_place_until_the_last_of_its_answers_is_safe() {
 #[test]
 fn a_pipeline_taken_apart_gives_its_place_back() {
     let (mut bench, notes) = (Bench::with_session(10), Notes::default());
-    bench.calls.linked(MINOR, LEVEL_PIPELINES);
+    bench.calls.linked(MINOR, PIPELINE_LEVEL);
     bench.calls.keep(Box::new(notes.clone()));
     let calls = [propose_marked(&mut bench, 1), propose_marked(&mut bench, 2)];
     let sent = bench.sent();
@@ -134,7 +134,7 @@ fn a_pipeline_taken_apart_gives_its_place_back() {
 #[tokio::test]
 async fn each_command_of_a_pipeline_of_another_process_is_claimed_by_its_mark() {
     let mut bench = Bench::new();
-    bench.calls.linked(MINOR, LEVEL_PIPELINES);
+    bench.calls.linked(MINOR, PIPELINE_LEVEL);
     let session = Session::resumed(SESSION.into(), 10, 8, [5].into());
     bench.calls.session_keeper.resumed(session, TTL, bench.now);
     let op = |n| match add(n) {

@@ -12,7 +12,7 @@ use super::encode::RUN_LOST;
 use super::frame::{Reader, yes_or_no};
 use super::{COORDINATION_VERSION, FIRST_VERSION, coordination, held};
 use crate::applied::RunKey;
-use crate::cluster::{Cluster, SECRET_IDS_LEVEL};
+use crate::cluster::Cluster;
 use crate::codec::{DecodeError, unpack};
 use crate::coordination::JobCoordination;
 use crate::coordination::act::Timers;
@@ -21,6 +21,7 @@ use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored, Usage};
 use crate::lease::{Lease, Leases};
 use crate::machine::Machine;
 use crate::session::{Session, Sessions, weight};
+use holdfast_api::command::facts::SECRET_IDS_LEVEL;
 
 pub(super) fn machine(version: u32, input: &mut Reader<'_>) -> Result<Machine, DecodeError> {
     let time = input.u64()?;

@@ -12,7 +12,7 @@ const PAGE_KIB: u32 = 2 * 1024;
 pub(super) fn cost(body: &RequestBody) -> u32 {
     let kib = |bytes: usize| u32::try_from(bytes / 1024).unwrap_or(u32::MAX).saturating_add(1);
     let cost = match body {
-        RequestBody::Propose(proposal) => kib(crate::node::proposer::weight(proposal)),
+        RequestBody::Propose(proposal) => kib(proposal.command.size().weight),
         RequestBody::Read { read: Read::MultiGet { keys, .. }, .. } => kib(keys.len() * 128),
         RequestBody::Read { read, .. } if is_long(read) => PAGE_KIB,
         _ => 1,

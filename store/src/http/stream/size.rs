@@ -18,7 +18,7 @@ fn closed_bytes(closed: &holdfast_api::Closed) -> usize {
 
 /// Roughly the bytes of the numbers that a process gave.
 fn policy_bytes(policy: &holdfast_api::Policy) -> usize {
-    64 + crate::node::proposer::assignment_weight(&policy.assignment)
+    64 + policy.assignment_bytes()
 }
 
 /// Roughly the bytes of a key-value outcome.

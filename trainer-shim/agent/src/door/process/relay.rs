@@ -1,8 +1,8 @@
 //! What a program may say over its connection, and for which processes. Pure.
 
 use holdfast_api::{
-    Arrival, CallId, Cause, Code, Command, Incarnation, LeaseId, Name, Problem, ProcessCommand,
-    ProcessEnd, ProcessId, Read, ReleaseWhy, RoundCommand, Scope,
+    Cause, Code, Command, Incarnation, LeaseId, Name, Problem, ProcessCommand, ProcessId, Read,
+    ReleaseWhy, RoundCommand, Scope, Sender, Subject,
 };
 
 /// A process in one incarnation.
@@ -40,61 +40,43 @@ pub fn command(
     let own = |participant: Participant| {
         if owns(participant) { Ok(()) } else { Err(foreign(participant)) }
     };
-    let own_calls =
-        |calls: &[CallId]| calls.iter().try_for_each(|call| own((call.process, call.incarnation)));
+    let facts = command.facts();
+    if facts.sender < Sender::Program {
+        return Err(Problem::refused(
+            Code::InvalidRequest,
+            "the agent hands on registrations, ends, arrivals and withdrawals of this \
+             connection's processes and changes of its run's keys, and nothing else; use a client of \
+             the store for the rest",
+        ));
+    }
+    match facts.subject {
+        Subject::Keys(named) => keys(named, scope)?,
+        Subject::Run(named) => of_job(&named.job, scope)?,
+        Subject::Job(named) => of_job(named, scope)?,
+        Subject::Lease(named) => own_lease(named)?,
+        Subject::Nobody => {}
+    }
+    let participants = command.participants();
     match command {
-        Command::Process(ProcessCommand::Register { lease, process, takeover, .. }) => {
-            own_lease(*lease)?;
+        Command::Process(ProcessCommand::Register { process, takeover, .. }) => {
             Ok(Errand::Register { process: *process, takeover: *takeover })
         }
-        Command::Process(ProcessCommand::End { lease, ends }) => {
-            own_lease(*lease)?;
-            let participant = |end: &ProcessEnd| (end.process, end.incarnation);
-            let participants: Vec<Participant> = ends.iter().map(participant).collect();
-            participants.iter().try_for_each(|participant| own(*participant))?;
+        Command::Process(ProcessCommand::End { ends, .. }) => {
+            participants.iter().copied().try_for_each(own)?;
             ends.iter().try_for_each(|end| own_cause(&end.cause))?;
             if ends.iter().any(|end| end.exit_seen) {
                 return Err(no_exits());
             }
             Ok(Errand::End(participants))
         }
-        Command::Round(RoundCommand::Arrive { lease, arrivals, .. }) => {
-            own_lease(*lease)?;
-            let mut participants = arrivals
-                .iter()
-                .map(|Arrival { process, incarnation, .. }| (*process, *incarnation));
-            participants.try_for_each(own)?;
-            Ok(Errand::Other)
-        }
-        Command::Round(
-            RoundCommand::Withdraw { lease, calls } | RoundCommand::Acknowledge { lease, calls },
-        ) => {
-            own_lease(*lease)?;
-            own_calls(calls)?;
-            Ok(Errand::Other)
-        }
-        Command::Round(RoundCommand::Release { scope: named, releases, why }) => {
-            of_job(&named.job, scope)?;
+        Command::Round(RoundCommand::Release { why, .. }) => {
             if *why != ReleaseWhy::Stopped {
                 return Err(no_exits());
             }
-            let mut of = releases.iter().map(|release| (release.process, release.incarnation));
-            of.try_for_each(own)?;
+            participants.into_iter().try_for_each(own)?;
             Ok(Errand::Release)
         }
-        Command::Round(RoundCommand::Revoke { scope: named, by, .. }) => {
-            of_job(&named.job, scope)?;
-            let by = by.map_or((0, 0), |by| (by.process, by.incarnation));
-            own(by)?;
-            Ok(Errand::Other)
-        }
-        Command::Kv { scope: named, .. } => keys(named, scope).map(|()| Errand::Other),
-        _ => Err(Problem::refused(
-            Code::InvalidRequest,
-            "the agent hands on registrations, ends, arrivals and withdrawals of this \
-             connection's processes and changes of its run's keys, and nothing else; use a client of \
-             the store for the rest",
-        )),
+        _ => participants.into_iter().try_for_each(own).map(|()| Errand::Other),
     }
 }
 
@@ -183,7 +165,9 @@ fn foreign((process, incarnation): Participant) -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{KvOp, LeaseCommand, Nonce, Role, RunCommand, Terms};
+    use holdfast_api::{
+        Arrival, CallId, KvOp, LeaseCommand, Nonce, ProcessEnd, Role, RunCommand, Terms,
+    };
 
     use super::*;
 

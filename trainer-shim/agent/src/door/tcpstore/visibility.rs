@@ -30,6 +30,7 @@ mod writes;
 mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::convert::Infallible;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -37,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use holdfast_api::{Blob, Command, KvOp, Read};
+use holdfast_api::{Blob, Command, KvOp, Part, Read};
 use parking_lot::Mutex;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -335,18 +336,17 @@ enum Touched<'c> {
 
 fn touched(call: &Call) -> Touched<'_> {
     let keys = match call {
-        Call::Propose(Command::Kv { op, .. }) => match op {
-            KvOp::Put { key, .. }
-            | KvOp::Append { key, .. }
-            | KvOp::Add { key, .. }
-            | KvOp::CompareAndSet { key, .. }
-            | KvOp::CompareRevisionAndSet { key, .. }
-            | KvOp::Delete { key }
-            | KvOp::QueuePush { key, .. }
-            | KvOp::QueuePop { key } => vec![key],
-            KvOp::MultiPut { entries } => entries.iter().map(|entry| &entry.key).collect(),
-            KvOp::Transaction { .. } => return Touched::All,
-        },
+        Call::Propose(Command::Kv { op: KvOp::Transaction { .. }, .. }) => return Touched::All,
+        Call::Propose(Command::Kv { op, .. }) => {
+            let mut keys = Vec::new();
+            let Ok(()) = op.each_part(|part| {
+                if let Part::Key(key) | Part::WrittenKey(key) = part {
+                    keys.push(key);
+                }
+                Ok::<(), Infallible>(())
+            });
+            keys
+        }
         Call::Read(Read::Get { key, .. } | Read::QueueLength { key, .. }) => vec![key],
         Call::Read(Read::Check { keys, .. } | Read::MultiGet { keys, .. }) => keys.iter().collect(),
         Call::Propose(_) | Call::Read(_) => return Touched::All,

@@ -1,0 +1,70 @@
+//! Commands on the cluster itself.
+
+use serde::{Deserialize, Serialize};
+
+use super::facts::{COORDINATION_LEVEL, FIRST_LEVEL, Facts, Sender, Subject};
+use crate::limits::{Budget, CoordinationLimits, Limits};
+use crate::name::NodeId;
+
+/// A command on the cluster itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClusterCommand {
+    /// The first command of every leader: from here all idle times count anew,
+    /// so that a failover expires nothing.
+    LeaderStarted {
+        /// Id of the node that is to lead.
+        node: NodeId,
+    },
+    /// Moves log time and nothing else.
+    Tick,
+    /// Gives the cluster its id; refused once it has one.
+    Found {
+        /// Id of the cluster; never changes.
+        cluster_id: String,
+    },
+    /// Replaces the limits.
+    SetLimits {
+        /// The limits from now on.
+        limits: Limits,
+    },
+    /// Raises the feature level; never lowers it.
+    SetFeatureLevel {
+        /// Feature level from now on.
+        level: u32,
+    },
+    /// Notes that a node id was used and is gone for ever.
+    RetireNode {
+        /// Id of the node.
+        node: NodeId,
+    },
+}
+
+impl ClusterCommand {
+    pub(super) fn facts(&self) -> Facts<'_> {
+        match self {
+            ClusterCommand::SetLimits { limits } => {
+                let is_first = *limits.coordination == CoordinationLimits::default()
+                    && limits.budget == Budget::default();
+                let level = if is_first { FIRST_LEVEL } else { COORDINATION_LEVEL };
+                Facts { level, ..Facts::of(Subject::Nobody) }
+            }
+            ClusterCommand::LeaderStarted { .. }
+            | ClusterCommand::Tick
+            | ClusterCommand::Found { .. }
+            | ClusterCommand::SetFeatureLevel { .. }
+            | ClusterCommand::RetireNode { .. } => {
+                Facts { sender: Sender::Leader, ..Facts::of(Subject::Nobody) }
+            }
+        }
+    }
+}
+
+/// The outcome of a cluster command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ClusterOutcome {
+    /// The command was carried out.
+    Done,
+}
