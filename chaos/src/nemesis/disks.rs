@@ -28,7 +28,7 @@ const FILE_TIME_MAX: Duration = Duration::from_secs(20);
 const ERROR_TIME_MAX: Duration = Duration::from_secs(8);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Damage may be in a file that is deleted before the scrub reads it.
-const FLIPS_MAX: u32 = 3;
+const FLIPS_MAX: u32 = 12;
 /// How often a node found its disk damaged and mended it.
 const REPAIRS: &str = "holdfast_disk_repairs";
 /// A disk with less is full.
