@@ -3,6 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `agents` | agents beside the nodes |
+//! | [`jobs`] | jobs of ranks beside them |
 //! | [`binaries`] | where the programs are |
 //! | [`containers`] | a cluster of containers, in the place of processes |
 //! | [`disks`] | a file system for each node |
@@ -19,6 +20,7 @@ pub mod binaries;
 pub mod containers;
 pub mod disks;
 pub mod http;
+pub mod jobs;
 pub mod ports;
 mod private;
 pub mod process;
@@ -41,6 +43,7 @@ use tokio::time::Instant;
 use self::agents::Agent;
 use self::binaries::Binaries;
 use self::disks::Disk;
+use self::jobs::Jobs;
 use self::ports::Ports;
 use self::process::Process;
 use self::slot::Slot;
@@ -58,9 +61,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(30);
 
 /// Log entries after which a node makes a snapshot: a short run sees some.
 const SNAPSHOT_ENTRIES: &str = "500";
+/// The same of nodes that look for damage: a snapshot has to live longer than that takes.
+const SNAPSHOT_ENTRIES_SCRUBBED: &str = "1500";
 
 /// Scrub interval of nodes whose disks are damaged.
-const SCRUB_EVERY: &str = "2s";
+const SCRUB_EVERY: &str = "500ms";
 
 /// What the nodes of a run need, so that it can be broken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,6 +86,7 @@ pub struct Cluster {
     // Dropped in this order: what runs on the network before it, and last the
     // record of all of it.
     agents: Vec<Agent>,
+    jobs: Option<Jobs>,
     nodes: BTreeMap<NodeId, Node>,
     network: Option<Network>,
     ports: Ports,
@@ -129,6 +135,7 @@ impl Cluster {
             binaries,
             surroundings,
             agents: Vec::new(),
+            jobs: None,
             nodes: BTreeMap::new(),
             ports: Ports::take()?,
             folder,
@@ -203,7 +210,11 @@ impl Cluster {
         command.arg("serve").args(["--node-id", &id.to_string()]);
         command.arg("--data-dir").arg(self.data_dir(id));
         command.args(["--listen", &node.address]).args(&node.place);
-        command.args(["--snapshot-entries", SNAPSHOT_ENTRIES]);
+        let snapshot_entries = match self.surroundings.scrub {
+            true => SNAPSHOT_ENTRIES_SCRUBBED,
+            false => SNAPSHOT_ENTRIES,
+        };
+        command.args(["--snapshot-entries", snapshot_entries]);
         command.args(["--disk-reserve", "16MiB", "--memory-reserve", "16MiB"]);
         if self.surroundings.scrub {
             command.args(["--scrub-every", SCRUB_EVERY]);
@@ -345,6 +356,7 @@ impl Cluster {
             self.note_end(id, end);
         }
         self.note_ends_of_agents();
+        self.note_end_of_jobs();
     }
 
     /// Records something that must not happen.
@@ -588,6 +600,7 @@ impl Cluster {
     /// Ends all nodes, and forgets what they kept, unless it is to be kept.
     pub fn end_all(mut self, keep: bool) -> Option<PathBuf> {
         self.agents.clear();
+        self.jobs = None;
         self.nodes.clear();
         self.folder.disable_cleanup(keep);
         keep.then(|| self.folder.path().to_owned())
