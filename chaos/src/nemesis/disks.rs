@@ -23,7 +23,7 @@ const STALLED: Duration = Duration::from_secs(4);
 /// interval.
 const REPAIR_TIME_MAX: Duration = Duration::from_secs(40);
 /// How long a node may take to make a file of a kind.
-const FILE_TIME_MAX: Duration = Duration::from_secs(20);
+const FILE_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long a node may take to meet an error of its disk.
 const ERROR_TIME_MAX: Duration = Duration::from_secs(8);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
