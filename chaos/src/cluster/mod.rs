@@ -61,11 +61,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(30);
 
 /// Log entries after which a node makes a snapshot: a short run sees some.
 const SNAPSHOT_ENTRIES: &str = "500";
-/// The same of nodes that look for damage: a snapshot has to live longer than that takes.
-const SNAPSHOT_ENTRIES_SCRUBBED: &str = "1500";
 
 /// Scrub interval of nodes whose disks are damaged.
-const SCRUB_EVERY: &str = "500ms";
+const SCRUB_EVERY: &str = "2s";
 
 /// What the nodes of a run need, so that it can be broken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -210,11 +208,7 @@ impl Cluster {
         command.arg("serve").args(["--node-id", &id.to_string()]);
         command.arg("--data-dir").arg(self.data_dir(id));
         command.args(["--listen", &node.address]).args(&node.place);
-        let snapshot_entries = match self.surroundings.scrub {
-            true => SNAPSHOT_ENTRIES_SCRUBBED,
-            false => SNAPSHOT_ENTRIES,
-        };
-        command.args(["--snapshot-entries", snapshot_entries]);
+        command.args(["--snapshot-entries", SNAPSHOT_ENTRIES]);
         command.args(["--disk-reserve", "16MiB", "--memory-reserve", "16MiB"]);
         if self.surroundings.scrub {
             command.args(["--scrub-every", SCRUB_EVERY]);

@@ -23,12 +23,12 @@ const STALLED: Duration = Duration::from_secs(4);
 /// interval.
 const REPAIR_TIME_MAX: Duration = Duration::from_secs(40);
 /// How long a node may take to make a file of a kind.
-const FILE_TIME_MAX: Duration = Duration::from_secs(60);
+const FILE_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long a node may take to meet an error of its disk.
 const ERROR_TIME_MAX: Duration = Duration::from_secs(8);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Damage may be in a file that is deleted before the scrub reads it.
-const FLIPS_MAX: u32 = 12;
+const FLIPS_MAX: u32 = 3;
 /// How often a node found its disk damaged and mended it.
 const REPAIRS: &str = "holdfast_disk_repairs";
 /// A disk with less is full.
