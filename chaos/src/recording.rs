@@ -10,14 +10,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::Moment;
+use crate::history::{History, Moment};
 use crate::operation::{Action, Operation, Outcome};
 use crate::run::Description;
 use crate::workload::Workload;
-use crate::{clock, json_lines};
+use crate::{clock, history, json_lines};
 
 /// The folder of the clients' files, within that of the run.
 pub const HISTORY: &str = "history";
+/// The folder of the histories of jobs, within that of the run: a folder for each job, `WORKLOAD-N`.
+pub const JOBS: &str = "jobs";
 /// The file that describes the run.
 pub const DESCRIPTION: &str = "run.json";
 
@@ -82,6 +84,8 @@ pub struct Recording {
     pub description: Option<Description>,
     /// In order of their calls.
     pub operations: Vec<Operation>,
+    /// The histories of the jobs whose ranks called rounds, with the workload of each and its name.
+    pub jobs: Vec<(Workload, String, History)>,
     /// Calls in the file of each client.
     pub calls: BTreeMap<String, u64>,
     /// Last lines that were cut off, in words.
@@ -94,6 +98,9 @@ pub enum Error {
     /// The records cannot be read.
     #[error(transparent)]
     Lines(#[from] json_lines::Error),
+    /// The history of a job cannot be read.
+    #[error(transparent)]
+    Job(#[from] history::Error),
     /// The description is not one.
     #[error("{}: {why}", path.display())]
     Description {
@@ -116,13 +123,16 @@ pub enum Error {
 impl Recording {
     /// Whether a folder holds a run of this kind.
     pub fn is_in(folder: &Path) -> bool {
-        folder.join(HISTORY).is_dir()
+        folder.join(HISTORY).is_dir() || folder.join(DESCRIPTION).is_file()
     }
 
     /// Reads the recording in a folder.
     pub fn read(folder: &Path) -> Result<Recording, Error> {
         let mut recording = Recording { description: describe(folder)?, ..Recording::default() };
-        for (client, path) in json_lines::files(&folder.join(HISTORY))? {
+        recording.jobs = jobs(&folder.join(JOBS))?;
+        let history = folder.join(HISTORY);
+        let clients = if history.is_dir() { json_lines::files(&history)? } else { Vec::new() };
+        for (client, path) in clients {
             let mut reader = Reader { client: client.clone(), ..Reader::default() };
             let is_cut = json_lines::read(&path, |line| reader.take(line))?;
             let operations = reader.finish();
@@ -133,12 +143,33 @@ impl Recording {
                 recording.notes.push(note);
             }
         }
-        if recording.operations.is_empty() {
+        if recording.operations.is_empty() && recording.jobs.is_empty() {
             return Err(Error::Empty { path: folder.to_owned() });
         }
         recording.operations.sort_by_key(|operation| operation.call);
         Ok(recording)
     }
+}
+
+/// Reads the histories of jobs; none if there is no such folder.
+fn jobs(folder: &Path) -> Result<Vec<(Workload, String, History)>, Error> {
+    let failed = |source| json_lines::Error::File { path: folder.to_owned(), source };
+    let mut jobs = Vec::new();
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(jobs),
+        Err(source) => return Err(failed(source).into()),
+    };
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let job = entry.file_name().to_string_lossy().into_owned();
+        let workload = job.rsplit_once('-').and_then(|(workload, _)| Workload::named(workload));
+        if let Some(workload) = workload.filter(|it| it.is_of_jobs()) {
+            jobs.push((workload, job, History::read(&entry.path())?));
+        }
+    }
+    jobs.sort_by(|one, other| one.1.cmp(&other.1));
+    Ok(jobs)
 }
 
 fn describe(folder: &Path) -> Result<Option<Description>, Error> {

@@ -5,8 +5,10 @@ mod tested;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use crate::check::{self, check};
+use crate::history::History;
 use crate::judge::exact::CONFIGURATIONS_MAX;
-use crate::judge::{Judgement, Verdict};
+use crate::judge::{Judgement, Verdict, of_jobs};
 use crate::operation::Operation;
 use crate::recording::Recording;
 use crate::run::Description;
@@ -93,6 +95,16 @@ pub fn judge(operations: &[Operation], configurations_max: usize) -> Vec<(String
     judgements
 }
 
+/// Judges the histories of jobs, those of a workload together.
+fn judge_jobs(jobs: &[(Workload, String, History)]) -> Vec<(String, Judgement)> {
+    let mut by_workload: BTreeMap<Workload, Vec<(String, check::Report)>> = BTreeMap::new();
+    for (workload, job, history) in jobs {
+        by_workload.entry(*workload).or_default().push((job.clone(), check(history)));
+    }
+    let judged = |(workload, jobs): (Workload, Vec<_>)| (workload.to_string(), of_jobs(&jobs));
+    by_workload.into_iter().map(judged).collect()
+}
+
 fn by_workload(operations: &[Operation]) -> BTreeMap<&str, Vec<&Operation>> {
     let mut by_workload: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
     for operation in operations {
@@ -103,10 +115,11 @@ fn by_workload(operations: &[Operation]) -> BTreeMap<&str, Vec<&Operation>> {
 
 /// Sums a recording up.
 pub fn summarize(recording: Recording) -> Summary {
-    let Recording { description, operations, calls, notes } = recording;
+    let Recording { description, operations, jobs, calls, notes } = recording;
     let gaps = gaps(description.as_ref(), &calls, &notes);
     let description = description.unwrap_or_default();
-    let judgements = judge(&operations, CONFIGURATIONS_MAX);
+    let mut judgements = judge(&operations, CONFIGURATIONS_MAX);
+    judgements.extend(judge_jobs(&jobs));
     let counts = Counts::of(&operations);
     let workloads: Vec<(String, Counts)> = by_workload(&operations)
         .into_iter()
@@ -169,6 +182,7 @@ fn verdict(
         doubts.push("no fault was really there, though there were some to inject".to_owned());
     }
     doubts.extend(untested(description, operations));
+    doubts.extend(untested_jobs(description, judgements));
     for (workload, counts) in workloads {
         let percent = counts.definite_percent();
         if percent < DEFINITE_PERCENT_MIN as f64 {
@@ -229,12 +243,26 @@ fn gaps(description: Option<&Description>, calls: &BTreeMap<String, u64>, cut: &
     gaps
 }
 
+/// Workloads of jobs of which no round closed.
+fn untested_jobs(description: &Description, judgements: &[(String, Judgement)]) -> Vec<String> {
+    let closed =
+        |name: &str| judgements.iter().any(|(workload, it)| workload == name && it.operations > 0);
+    let names = description.workloads.iter();
+    names
+        .filter(|name| Workload::named(name).is_some_and(Workload::is_of_jobs) && !closed(name))
+        .map(|name| format!("workload {name} was not tested: no round of its jobs closed"))
+        .collect()
+}
+
 /// Workloads that were not tested, and why: of those that were asked for, and those that
 /// left operations.
 fn untested(description: &Description, operations: &[Operation]) -> Vec<String> {
     let clients: HashSet<&str> = description.clients.iter().map(|it| it.name.as_str()).collect();
     let mut workloads = by_workload(operations);
     for name in &description.workloads {
+        if Workload::named(name).is_some_and(Workload::is_of_jobs) {
+            continue;
+        }
         workloads.entry(name).or_default();
     }
     let why = |(name, operations): (&str, Vec<&Operation>)| match Workload::named(name) {

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `agents` | agents beside the nodes |
+//! | [`jobs`] | jobs of ranks beside them |
 //! | [`binaries`] | where the programs are |
 //! | [`containers`] | a cluster of containers, in the place of processes |
 //! | [`disks`] | a file system for each node |
@@ -19,6 +20,7 @@ pub mod binaries;
 pub mod containers;
 pub mod disks;
 pub mod http;
+pub mod jobs;
 pub mod ports;
 mod private;
 pub mod process;
@@ -41,6 +43,7 @@ use tokio::time::Instant;
 use self::agents::Agent;
 use self::binaries::Binaries;
 use self::disks::Disk;
+use self::jobs::Jobs;
 use self::ports::Ports;
 use self::process::Process;
 use self::slot::Slot;
@@ -81,6 +84,7 @@ pub struct Cluster {
     // Dropped in this order: what runs on the network before it, and last the
     // record of all of it.
     agents: Vec<Agent>,
+    jobs: Option<Jobs>,
     nodes: BTreeMap<NodeId, Node>,
     network: Option<Network>,
     ports: Ports,
@@ -129,6 +133,7 @@ impl Cluster {
             binaries,
             surroundings,
             agents: Vec::new(),
+            jobs: None,
             nodes: BTreeMap::new(),
             ports: Ports::take()?,
             folder,
@@ -345,6 +350,7 @@ impl Cluster {
             self.note_end(id, end);
         }
         self.note_ends_of_agents();
+        self.note_end_of_jobs();
     }
 
     /// Records something that must not happen.
@@ -588,6 +594,7 @@ impl Cluster {
     /// Ends all nodes, and forgets what they kept, unless it is to be kept.
     pub fn end_all(mut self, keep: bool) -> Option<PathBuf> {
         self.agents.clear();
+        self.jobs = None;
         self.nodes.clear();
         self.folder.disable_cleanup(keep);
         keep.then(|| self.folder.path().to_owned())

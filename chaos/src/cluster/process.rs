@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,14 @@ impl Identity {
         anyhow::ensure!(self.runs(), "process {} has ended", self.pid);
         let pid = i32::try_from(self.pid).context("a process id")?;
         kill(Pid::from_raw(pid), signal).with_context(|| format!("{signal} to process {pid}"))
+    }
+
+    /// Kills it and the programs that it started, unless another process has the number by now.
+    pub fn kill_group(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.runs(), "process {} has ended", self.pid);
+        let pid = i32::try_from(self.pid).context("a process id")?;
+        killpg(Pid::from_raw(pid), Signal::SIGKILL)
+            .with_context(|| format!("SIGKILL to the process group {pid}"))
     }
 }
 
@@ -127,7 +135,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             // It may end by itself in this moment.
-            drop(self.child.kill());
+            drop(self.identity.kill_group());
             drop(self.child.wait());
         }
     }

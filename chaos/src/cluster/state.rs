@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::process::Identity;
@@ -157,7 +156,7 @@ fn heal_one(state: &State, done: &mut Vec<String>) -> anyhow::Result<()> {
         disks::thaw(mount)?;
     }
     for process in state.processes.iter().filter(|process| process.runs()) {
-        process.signal(Signal::SIGKILL)?;
+        process.kill_group()?;
         done.push(format!("killed process {} of run {}", process.pid, state.owner.pid));
     }
     await_ends(&state.processes)?;

@@ -25,7 +25,7 @@ pub(crate) struct Load {
     duration: Option<Duration>,
     /// Go on until so many operations were made.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    ops: Option<u64>,
+    pub(super) ops: Option<u64>,
     /// End it with the first violation: what was recorded is judged every two seconds.
     #[arg(long)]
     until_failure: bool,

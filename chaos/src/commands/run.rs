@@ -1,6 +1,7 @@
 //! `holdfast-chaos run`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::bail;
 use holdfast_chaos::judge::Verdict;
@@ -27,6 +28,9 @@ pub(crate) struct Arguments {
     /// Inject faults in pairs: those pairs of `list` that this machine allows.
     #[arg(long, conflicts_with = "nemesis")]
     pairs: bool,
+    /// Wait so long between two faults [default: drawn, 0.6 s to 1.8 s].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    fault_pause: Option<Duration>,
     #[command(flatten)]
     load: Load,
     /// Find the binaries in this folder [default: beside this program].
@@ -56,6 +60,9 @@ fn planned(arguments: &Arguments) -> anyhow::Result<(Plan, bool)> {
         bail!("--nodes is 3 or 5: four nodes survive no more than three do");
     }
     let workloads = plan::workloads(&arguments.load.workload)?;
+    if arguments.load.ops.is_some() && workloads.iter().all(|it| it.is_of_jobs()) {
+        bail!("--ops counts calls of clients, and these workloads have none; use --duration");
+    }
     let pairs = [plan::PAIRS.to_owned()];
     let nemesis = if arguments.pairs { &pairs[..] } else { &arguments.nemesis };
     let Chosen { nemeses, left_out, is_missed } =
@@ -65,6 +72,7 @@ fn planned(arguments: &Arguments) -> anyhow::Result<(Plan, bool)> {
         workloads,
         nemeses,
         left_out,
+        fault_pause: arguments.fault_pause,
         binaries: arguments.binaries.clone(),
         ..arguments.load.plan(RATE_DEFAULT)?
     };
@@ -83,5 +91,8 @@ fn command(plan: &Plan) -> String {
         }
     };
     let (nodes, load) = (plan.nodes, load::flags(plan));
-    format!("holdfast-chaos run --nodes {nodes} --nemesis {nemeses} {load}")
+    let pause = plan.fault_pause.map_or(String::new(), |pause| {
+        format!("--fault-pause {} ", humantime::format_duration(pause).to_string().replace(' ', ""))
+    });
+    format!("holdfast-chaos run --nodes {nodes} --nemesis {nemeses} {pause}{load}")
 }

@@ -459,7 +459,9 @@ fn all() -> Vec<Cases> {
 #[test]
 fn each_checker_rejects_what_cannot_be_true() {
     let cases = all();
-    assert_eq!(cases.iter().map(|it| it.checker).collect::<Vec<_>>(), Checker::ALL);
+    // What rounds must not do is written in `tests/validity`.
+    let here = Checker::ALL.into_iter().filter(|it| *it != Checker::Rounds);
+    assert!(cases.iter().map(|it| it.checker).eq(here));
     for Cases { checker, wrong, .. } in cases {
         assert!(wrong.len() >= 5, "{checker:?} has too few");
         for (n, (why, history)) in wrong.iter().enumerate() {

@@ -39,6 +39,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::Report;
 use crate::history::Moment;
 use crate::operation::{Operation, Outcome};
 
@@ -135,6 +136,8 @@ pub enum Checker {
     Fence,
     /// See [`session`].
     Session,
+    /// See [`mod@crate::check`].
+    Rounds,
 }
 
 /// A checker's result for one key.
@@ -148,7 +151,7 @@ pub(crate) enum Found {
 
 impl Checker {
     /// All checkers.
-    pub const ALL: [Checker; 10] = [
+    pub const ALL: [Checker; 11] = [
         Checker::Exact,
         Checker::Counter,
         Checker::Set,
@@ -159,6 +162,7 @@ impl Checker {
         Checker::Lease,
         Checker::Fence,
         Checker::Session,
+        Checker::Rounds,
     ];
 
     /// Name of the checker.
@@ -174,6 +178,7 @@ impl Checker {
             Checker::Lease => "lease",
             Checker::Fence => "fence",
             Checker::Session => "session",
+            Checker::Rounds => "rounds",
         }
     }
 
@@ -207,6 +212,9 @@ impl Checker {
             }
             Checker::Session => {
                 "a request that is sent again has one effect and the same answer every time"
+            }
+            Checker::Rounds => {
+                "every outcome of a round names exactly those who were in, and one placement of all starts, ends and closings explains all of them"
             }
         }
     }
@@ -264,7 +272,34 @@ impl Checker {
             Checker::Lease => lease::look(operations),
             Checker::Fence => fence::look(operations),
             Checker::Session => session::look(operations),
+            // Its operations are no calls of clients: `of_jobs` judges them.
+            Checker::Rounds => Found::Right,
         }
+    }
+}
+
+/// The judgement of the jobs of one workload, from the checks of their histories.
+pub fn of_jobs(jobs: &[(String, Report)]) -> Judgement {
+    let violations: Vec<Violation> = jobs
+        .iter()
+        .flat_map(|(job, report)| report.violations.iter().map(move |it| (job, it)))
+        .map(|(job, it)| Violation {
+            key: job.clone(),
+            text: it.to_string(),
+            operations: Vec::new(),
+            conflict: Vec::new(),
+        })
+        .take(VIOLATIONS_MAX)
+        .collect();
+    Judgement {
+        checker: Checker::Rounds,
+        keys: jobs.len(),
+        operations: jobs.iter().map(|(_, report)| report.rounds).sum(),
+        refused: 0,
+        unknown: 0,
+        verdict: if violations.is_empty() { Verdict::Pass } else { Verdict::Fail },
+        note: None,
+        violations,
     }
 }
 

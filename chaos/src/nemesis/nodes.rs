@@ -15,6 +15,8 @@ use crate::cluster::http;
 use crate::cluster::tcpstore::{MAGIC, op};
 
 const DOWN: Duration = Duration::from_millis(1_500);
+/// A leader: it comes back before the next one is elected, or after that.
+const DOWN_LEADER_MS: std::ops::Range<u64> = 50..1_000;
 /// All of them: from less to more than a call of a client lasts, 5 s.
 const DOWN_ALL_MS: std::ops::Range<u64> = 1_000..7_000;
 /// Below the shortest election time-out of the defaults, 300 ms.
@@ -39,7 +41,9 @@ pub(super) async fn strike(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::R
     match nemesis {
         Nemesis::KillLeader => {
             let leader = stage.leader().await?;
-            kill(stage, vec![leader]).await
+            let hold = Duration::from_millis(stage.random.random_range(DOWN_LEADER_MS));
+            let killed = kill(stage, vec![leader]).await?;
+            Ok(Injected { hold, ..killed })
         }
         Nemesis::KillFollower => {
             let follower = stage.follower().await?;

@@ -18,10 +18,11 @@ use super::signals::{Signals, exit};
 use super::{ClientDescription, Description, FaultRecord, NodeDescription};
 use crate::clock;
 use crate::cluster::binaries::Binaries;
+use crate::cluster::jobs::{DRIVER, RANK};
 use crate::cluster::{Cluster, Surroundings};
 use crate::nemesis::group::Group;
 use crate::nemesis::{Nemesis, Stage};
-use crate::recording::DESCRIPTION;
+use crate::recording::{DESCRIPTION, JOBS};
 use crate::workload::Workload;
 use crate::workload::client::{Shared, Site, Way, Worker};
 use crate::workload::door::Door;
@@ -35,6 +36,8 @@ const PAUSE_MS: std::ops::Range<u64> = 600..1_800;
 const BETWEEN_ENDS: Duration = Duration::from_secs(1);
 /// How long clients may take to end.
 const CLIENTS_END_MAX: Duration = Duration::from_secs(40);
+/// Pause of a rank of a job between two calls.
+const JOB_PAUSE: Duration = Duration::from_millis(200);
 /// The job of a run's keys.
 const JOB: &str = "chaos";
 /// Agents of a run that takes some.
@@ -43,9 +46,14 @@ const AGENTS: usize = 2;
 /// Runs it all, then removes the cluster; answers how the run was made.
 pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<Description> {
     let has_agents = plan.workloads.iter().any(|workload| workload.is_through_agents());
-    let programs = ["holdfast-store", "holdfast-agent"];
-    let binaries =
-        Binaries::find(plan.binaries.as_deref(), &programs[..if has_agents { 2 } else { 1 }])?;
+    let has_jobs = plan.workloads.iter().any(|workload| workload.is_of_jobs());
+    let programs = ["holdfast-store", "holdfast-agent", DRIVER, RANK];
+    let taken = match (has_jobs, has_agents) {
+        (true, _) => 4,
+        (_, true) => 2,
+        _ => 1,
+    };
+    let binaries = Binaries::find(plan.binaries.as_deref(), &programs[..taken])?;
     let any = |is: fn(Nemesis) -> bool| plan.nemeses.iter().any(|(group, _)| group.any(is));
     let surroundings = Surroundings {
         network: any(Nemesis::is_on_network),
@@ -104,6 +112,11 @@ async fn on(
     shared.set_addresses(cluster.addresses());
     shared.agents.set(cluster.agent_addresses());
     let mut clients = Clients::spawn(plan, &site, &shared, description)?;
+    let of_jobs: Vec<Workload> =
+        plan.workloads.iter().copied().filter(|it| it.is_of_jobs()).collect();
+    if !of_jobs.is_empty() {
+        cluster.start_jobs(&of_jobs, &plan.report.join(JOBS), JOB_PAUSE, plan.seed)?;
+    }
     description.began = clock::now();
     save(&plan.report, description)?;
     let live = Live::start(plan, shared.clone());
@@ -161,6 +174,9 @@ async fn wind_down(
     tokio::time::sleep(QUIET).await;
     shared.stop();
     clients.end(description).await?;
+    if let Err(error) = cluster.end_jobs().await {
+        description.failures.push(format!("{error:#}"));
+    }
     if description.failures.is_empty()
         && description.stopped.is_none()
         && let Err(error) = read_everywhere(cluster, plan, site, shared, live).await
@@ -209,7 +225,8 @@ impl Clients {
         description: &mut Description,
     ) -> anyhow::Result<Clients> {
         let mut clients = Clients(JoinSet::new());
-        for (n, workload) in plan.workloads.iter().enumerate() {
+        let of_clients = plan.workloads.iter().filter(|it| !it.is_of_jobs());
+        for (n, workload) in of_clients.enumerate() {
             for place in 0..plan.clients {
                 // Every other one is bound to one node.
                 let is_bound =
@@ -282,6 +299,9 @@ impl Clients {
                 workload,
                 Workload::Watch | Workload::Wait | Workload::Lease | Workload::Fence
             );
+            if workload.is_of_jobs() {
+                continue;
+            }
             if workload.is_through_agents() {
                 let last = Worker::<Agent>::last(*workload, site, shared, under)?;
                 readers.0.spawn(Box::pin(last.finish()));
@@ -357,11 +377,13 @@ impl Faults<'_> {
             let mut stage = Stage { cluster: &mut *cluster, shared, random: &mut *random, led };
             Box::pin(self.inject(&group, by_name, &mut stage)).await?;
             shared.set_addresses(cluster.addresses());
+            cluster.tell_jobs()?;
             note_fallen(cluster, self.description);
             if !self.description.failures.is_empty() {
                 return Ok(());
             }
-            tokio::time::sleep(Duration::from_millis(random.random_range(PAUSE_MS))).await;
+            let drawn = Duration::from_millis(random.random_range(PAUSE_MS));
+            tokio::time::sleep(self.plan.fault_pause.unwrap_or(drawn)).await;
         }
         Ok(())
     }

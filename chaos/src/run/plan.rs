@@ -41,6 +41,8 @@ pub struct Plan {
     pub clients: usize,
     /// Operations of all clients in a second.
     pub rate: u32,
+    /// The pause between two faults, if it is not drawn.
+    pub fault_pause: Option<Duration>,
     /// Folder of the binaries, if not this one's.
     pub binaries: Option<PathBuf>,
 }
@@ -48,7 +50,7 @@ pub struct Plan {
 impl Plan {
     /// Between two calls of one client.
     pub fn pause(&self) -> Duration {
-        let clients = self.clients * self.workloads.len();
+        let clients = self.clients * self.workloads.iter().filter(|it| !it.is_of_jobs()).count();
         Duration::from_secs(1).mul_f64(clients as f64 / f64::from(self.rate.max(1)))
     }
 
@@ -92,16 +94,17 @@ pub fn workloads(list: &[String]) -> anyhow::Result<Vec<Workload>> {
 
 /// The same, for a run that starts no agents.
 pub fn workloads_without_agents(list: &[String]) -> anyhow::Result<(Vec<Workload>, Vec<LeftOut>)> {
-    let (through_agents, kept): (Vec<Workload>, Vec<Workload>) =
-        workloads(list)?.into_iter().partition(|workload| workload.is_through_agents());
-    let why = "it goes through agents of its own, which only `run` starts";
-    if let Some(first) = through_agents.first()
+    let (taken_out, kept): (Vec<Workload>, Vec<Workload>) = workloads(list)?
+        .into_iter()
+        .partition(|workload| workload.is_through_agents() || workload.is_of_jobs());
+    let why = "it takes agents or jobs of its own, which only `run` starts";
+    if let Some(first) = taken_out.first()
         && list.iter().any(|name| name == first.as_str())
     {
         bail!("--workload {first}: {why}");
     }
     let left_out = |it: Workload| LeftOut { name: it.to_string(), why: why.to_owned() };
-    Ok((kept, through_agents.into_iter().map(left_out).collect()))
+    Ok((kept, taken_out.into_iter().map(left_out).collect()))
 }
 
 /// The faults of a run.
@@ -214,7 +217,7 @@ mod tests {
 
         let (kept, left_out) = workloads_without_agents(&list(&["all"])).unwrap();
         assert_eq!(kept.len() + left_out.len(), Workload::ALL.len());
-        assert!(kept.iter().all(|workload| !workload.is_through_agents()));
+        assert!(kept.iter().all(|it| !it.is_through_agents() && !it.is_of_jobs()));
         let error = workloads_without_agents(&list(&["set", "tcpstore"])).unwrap_err();
         assert!(error.to_string().contains("only `run` starts"), "{error}");
     }

@@ -49,6 +49,8 @@ pub fn untested(
             let food = "nobody was woken; it takes two clients, of which one sets keys";
             (operations.iter().copied().any(|it| is_woken(&it)), food)
         }
+        // Their calls are in histories of their own.
+        Workload::Rounds | Workload::Advance | Workload::Vote | Workload::Block => (true, ""),
         Workload::Lease => (seen.into_iter().any(|it| shows_end(it)), "no lease was seen to end"),
         Workload::Fence => {
             let accepted = Some(&Answer::Accepted(true));

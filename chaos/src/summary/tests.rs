@@ -43,6 +43,7 @@ fn recording(unknown: u64) -> Recording {
         description: Some(description),
         calls: BTreeMap::new(),
         operations: operations.chain([read]).collect(),
+        jobs: Vec::new(),
         notes: Vec::new(),
     }
 }
@@ -296,4 +297,54 @@ fn what_a_lost_call_may_explain_is_not_blamed_on_the_cluster() {
     assert_eq!(summary.verdict, Verdict::Unknown);
     assert!(summary.reasons[0].contains("killed before its end"), "{:?}", summary.reasons);
     assert!(summary.reasons[1].contains("file of client a"), "{:?}", summary.reasons);
+}
+
+/// A job of one process, whose only round closed with these members.
+fn job(members: Vec<(u32, u64)>) -> History {
+    use crate::history::{Arrival, Outcome, Record, Round, What};
+    let policy = holdfast_api::Policy { world: 1, members_min: 1, ..Default::default() };
+    let round = Round { name: "step".to_owned(), ..Round::default() };
+    let events = [
+        What::Join {
+            run: "r1".to_owned(),
+            process: 0,
+            role: holdfast_api::Role::Active,
+            policy: Box::new(policy),
+        },
+        What::Joined { incarnation: 1, since: 1 },
+        What::Call(Box::new(Arrival { round, ..Arrival::default() })),
+        What::Outcome(Box::new(Outcome {
+            generation: 1,
+            witness: 2,
+            members,
+            ..Outcome::default()
+        })),
+    ];
+    let records = (1..).zip(events).map(|(at, what)| Record { at, what }).collect();
+    History { programs: BTreeMap::from([("rank-0-1".to_owned(), records)]) }
+}
+
+#[test]
+fn rounds_of_jobs_are_judged_with_the_rest() {
+    let with = |jobs| {
+        let mut recording = recording(0);
+        let description = recording.description.as_mut().unwrap();
+        description.workloads.push("vote".to_owned());
+        summarize(Recording { jobs, ..recording })
+    };
+    let of = |history| (Workload::Vote, "vote-0".to_owned(), history);
+    let right = with(vec![of(job(vec![(0, 1)]))]);
+    assert_eq!(right.verdict, Verdict::Pass, "{:?}", right.reasons);
+    let (name, judgement) = right.judgements.last().unwrap();
+    assert_eq!((name.as_str(), judgement.keys, judgement.operations), ("vote", 1, 1));
+
+    let wrong = with(vec![of(job(vec![(0, 1)])), of(job(vec![(0, 1), (1, 2)]))]);
+    assert_eq!(wrong.verdict, Verdict::Fail);
+    assert!(wrong.reasons[0].starts_with("vote (rounds): vote-0: "), "{:?}", wrong.reasons);
+
+    for none in [Vec::new(), vec![of(History::default())]] {
+        let untested = with(none);
+        assert_eq!(untested.verdict, Verdict::Unknown);
+        assert_eq!(untested.reasons, ["workload vote was not tested: no round of its jobs closed"]);
+    }
 }

@@ -51,11 +51,19 @@ pub enum Workload {
     Tcpstore,
     /// Additions to some counters, through agents.
     TcpstoreCounter,
+    /// Roll calls, and rounds over sets and quorums, of jobs.
+    Rounds,
+    /// Advances of jobs.
+    Advance,
+    /// Votes and gathers of jobs.
+    Vote,
+    /// Atomic blocks of jobs.
+    Block,
 }
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 13] = [
+    pub const ALL: [Workload; 17] = [
         Workload::Register,
         Workload::Counter,
         Workload::Append,
@@ -69,6 +77,10 @@ impl Workload {
         Workload::Fence,
         Workload::Tcpstore,
         Workload::TcpstoreCounter,
+        Workload::Rounds,
+        Workload::Advance,
+        Workload::Vote,
+        Workload::Block,
     ];
 
     /// Name on the command line.
@@ -87,6 +99,10 @@ impl Workload {
             Workload::Fence => "fence",
             Workload::Tcpstore => "tcpstore",
             Workload::TcpstoreCounter => "tcpstore-counter",
+            Workload::Rounds => "rounds",
+            Workload::Advance => "advance",
+            Workload::Vote => "vote",
+            Workload::Block => "block",
         }
     }
 
@@ -114,6 +130,14 @@ impl Workload {
             Workload::TcpstoreCounter => {
                 "add to a few counters as PyTorch does, through two agents"
             }
+            Workload::Rounds => {
+                "two jobs of four ranks, killed and paused: roll calls; rounds over sets, and quorums"
+            }
+            Workload::Advance => {
+                "four such jobs: advances with agents, with evictions, with a spare, with new runs"
+            }
+            Workload::Vote => "such a job: votes by each rule, and gathers",
+            Workload::Block => "such a job: atomic blocks",
         }
     }
 
@@ -130,6 +154,9 @@ impl Workload {
             Workload::Wait => &[Checker::Wait],
             Workload::Lease => &[Checker::Lease],
             Workload::Fence => &[Checker::Fence],
+            Workload::Rounds | Workload::Advance | Workload::Vote | Workload::Block => {
+                &[Checker::Rounds]
+            }
         }
     }
 
@@ -141,6 +168,11 @@ impl Workload {
     /// Whether its clients are connected to agents.
     pub fn is_through_agents(self) -> bool {
         matches!(self, Workload::Tcpstore | Workload::TcpstoreCounter)
+    }
+
+    /// Whether its calls are made by the ranks of jobs, and judged by [`mod@crate::check`].
+    pub fn is_of_jobs(self) -> bool {
+        self >= Workload::Rounds
     }
 
     /// Whether clients of it can be bound to one node.

@@ -10,6 +10,7 @@ use clap::Parser;
 use holdfast_chaos::Report;
 use holdfast_chaos::check::{Kind, Sort};
 use holdfast_tests::Cluster;
+use holdfast_tests::histories::attached::{Orders, until_stopped};
 use holdfast_tests::histories::{Lap, PROVEN, lap};
 
 /// Breaks real 4-process jobs, their hosts and the cluster under them until
@@ -42,12 +43,37 @@ struct Size {
     /// is wrong].
     #[arg(long)]
     keep: Option<PathBuf>,
+    /// Run the jobs of these workloads on the cluster whose addresses this file
+    /// holds, until SIGTERM; nothing is judged. `holdfast-chaos run` does this.
+    #[arg(long, value_name = "FILE", requires_all = ["keep", "logs", "workload"])]
+    store_file: Option<PathBuf>,
+    /// Where the logs of these jobs go.
+    #[arg(long, value_name = "DIR", requires = "store_file")]
+    logs: Option<PathBuf>,
+    /// The workloads of these jobs: rounds, advance, vote, block.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "store_file")]
+    workload: Vec<String>,
+    /// Pause of each rank between two calls of these jobs.
+    #[arg(long, value_name = "MS", default_value_t = 100, requires = "store_file")]
+    pause_ms: u64,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let size = Size::parse();
     let seed = size.seed.unwrap_or_else(rand::random);
+    if let (Some(store), Some(folder), Some(logs)) = (&size.store_file, &size.keep, &size.logs) {
+        let orders = Orders {
+            store: store.clone(),
+            folder: folder.clone(),
+            logs: logs.clone(),
+            workloads: size.workload.clone(),
+            pause: Duration::from_millis(size.pause_ms),
+            seed,
+        };
+        until_stopped(&orders).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let temporary = tempfile::Builder::new().prefix("holdfast-histories-").tempdir()?.keep();
     let folder = size.keep.clone().unwrap_or_else(|| temporary.clone());
     println!("seed {seed}; the histories are in {}", folder.display());

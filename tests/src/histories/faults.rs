@@ -145,8 +145,8 @@ impl Faults {
         Faults { style, job, slots, hosts: Vec::new(), harness, random, runs: 1 }
     }
 
-    /// Starts the job, breaks it until the time has come, and stops it.
-    pub async fn run(mut self, until: Instant) {
+    /// Starts the job, breaks it until it is over, and stops it.
+    pub async fn run(mut self, is_over: impl Fn() -> bool) {
         for host in 0..self.style.hosts() {
             self.hosts.push(AgentHost::start(&self.job, host).await);
         }
@@ -156,7 +156,7 @@ impl Faults {
         }
         let actives: Vec<usize> = (0..WORLD as usize).collect();
         self.settled(&actives).await;
-        while Instant::now() < until {
+        while !is_over() {
             self.sleep(50..400).await;
             self.fault().await;
         }

@@ -22,7 +22,7 @@ impl AgentHost {
     pub async fn start(job: &JobPlan, host: usize) -> AgentHost {
         let control = job.logs.join(format!("{}-{host}.sock", job.job));
         let mut command = binaries::command("holdfast-agent");
-        command.args(["serve", "--store", &job.store.join(","), "--job", &job.job]);
+        command.args(["serve", "--store", &job.store.addresses().join(","), "--job", &job.job]);
         command.args(["--run", &job.run, "--tcpstore", "127.0.0.1:0"]);
         command.args(["--lease-ttl", &format!("{}ms", job.ttl.as_millis())]);
         // The agent itself is killed and stopped.

@@ -2,6 +2,7 @@
 //! their hosts and the nodes of the cluster are killed, paused and started again, from a
 //! seed. The records are judged afterwards.
 
+pub mod attached;
 mod faults;
 mod host;
 mod nodes;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::faults::{Faults, Style, TTL};
 use super::nodes;
-use super::slot::JobPlan;
+use super::slot::{JobPlan, Store};
 use crate::cluster::{Cluster, name_of};
 use crate::patience::{patiently, soon};
 
@@ -51,14 +51,19 @@ pub async fn lap(cluster: &mut Cluster, lap: &Lap) -> Report {
         let plan = JobPlan {
             job: job.clone(),
             run: "r1".to_owned(),
-            store: cluster.ids().iter().map(|id| cluster.address(*id).to_owned()).collect(),
+            store: Store::List(
+                cluster.ids().iter().map(|id| cluster.address(*id).to_owned()).collect(),
+            ),
             folder: folder.clone(),
             logs: cluster.folder().to_owned(),
             ttl: TTL,
             calls: style.calls(lap.pause),
         };
         let seed = lap.seed.wrapping_mul(1_000_003).wrapping_add(n.into());
-        running.spawn_local_on(Faults::new(style, plan, seed).run(until), &local);
+        running.spawn_local_on(
+            Faults::new(style, plan, seed).run(move || Instant::now() >= until),
+            &local,
+        );
         jobs.push((job, folder));
     }
     let breaking = async {
@@ -92,7 +97,7 @@ fn judge(folder: &Path) -> Report {
 }
 
 /// Records the store's own account of a job.
-async fn testify(client: &Client, job: &Name, folder: &Path) {
+pub(super) async fn testify(client: &Client, job: &Name, folder: &Path) {
     let mut recorder = Recorder::open(folder, "store").expect("a history's folder can be written");
     let mut after = 0;
     loop {

@@ -23,8 +23,8 @@ pub struct JobPlan {
     pub job: String,
     /// The run that its ranks join.
     pub run: String,
-    /// Addresses of the nodes.
-    pub store: Vec<String>,
+    /// Where the nodes are.
+    pub store: Store,
     /// Folder of the history.
     pub folder: PathBuf,
     /// Folder of the ranks' logs.
@@ -33,6 +33,28 @@ pub struct JobPlan {
     pub ttl: Duration,
     /// The calls of the ranks.
     pub calls: Calls,
+}
+
+/// Addresses of the nodes.
+#[derive(Debug, Clone)]
+pub enum Store {
+    /// They stay.
+    List(Vec<String>),
+    /// This file holds a list with commas, which changes when nodes are replaced.
+    File(PathBuf),
+}
+
+impl Store {
+    /// The addresses at this moment.
+    pub fn addresses(&self) -> Vec<String> {
+        match self {
+            Store::List(list) => list.clone(),
+            Store::File(path) => {
+                let text = std::fs::read_to_string(path).expect("the file of the nodes is there");
+                text.trim().split(',').map(str::to_owned).collect()
+            }
+        }
+    }
 }
 
 /// The place of one process of a job.
@@ -66,7 +88,7 @@ impl Slot {
         self.started += 1;
         let program = format!("rank-{}-{}", self.process, self.started);
         let plan = RankPlan {
-            store: job.store.clone(),
+            store: job.store.addresses(),
             job: job.job.clone(),
             run: job.run.clone(),
             process: self.process,
