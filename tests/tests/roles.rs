@@ -50,7 +50,8 @@ impl Files {
         command.args(["token", "keygen", &self.text(name)]);
         let made = Ended::of(command).await;
         assert_eq!(made.code, Some(0), "{made:?}");
-        let mode = std::fs::metadata(self.path(name)).unwrap().permissions().mode();
+        let mode =
+            std::fs::metadata(self.path(name)).expect("the key was written").permissions().mode();
         assert_eq!(mode & 0o077, 0, "others can read a signing key");
     }
 
