@@ -40,7 +40,7 @@ const FLAP_MS: u64 = 120;
 const BETWEEN_MS: Range<u64> = 50..250;
 /// How long calls are observed with that follower down: with two nodes left, each pause of
 /// a disk is felt. And the time after that until the first flap.
-const DOWN_MS: u64 = 20_000;
+const DOWN_MS: u64 = 8_000;
 const BACK_MS: u64 = 3_000;
 /// Calls that are answered within this time are as quick as any.
 const QUICK_MS: u64 = 5;

@@ -36,7 +36,7 @@ const BANNED: [(&str, &[(&str, &str)]); 9] = [
         "spawn_blocking",
         &[
             ("store/net/src/tls/dialer.rs", "only with files of certificates"),
-            ("store/src/access.rs", "only with a file of tokens"),
+            ("store/src/access/followed.rs", "only with a file of tokens or keys"),
             ("store/src/tls.rs", "only with files of certificates"),
             ("store/src/dial.rs", "only for names, not for addresses"),
             ("store/src/gauge.rs", "the machine's own: a simulated node has another gauge"),

@@ -412,7 +412,8 @@ mod tests {
         let failure = |token_file: Option<&str>| {
             let flags = Layer { token_file: token_file.map(Into::into), ..Layer::default() };
             let settings = merge(flags, Layer::default(), None);
-            let problem = Problem::refused(Code::Unauthorized, "no");
+            let asks = "name its file with --token-file FILE";
+            let problem = Problem::refused(Code::Unauthorized, asks);
             let failure = Failure::from(Error::Refused(Box::new(problem)));
             assert_eq!(failure.exit(), Exit::Refused);
             assert_eq!(failure.problem(Some(&settings)).code, Code::Unauthorized);

@@ -12,7 +12,8 @@ use super::{help, parse};
 use crate::argument::Value;
 
 /// Values of which one fits every argument.
-const SAMPLES: [&str; 7] = ["1", "k", "a:1", "llm:r7:3:12:4", "bash", "exists(k)", "get k"];
+const SAMPLES: [&str; 9] =
+    ["1", "k", "a:1", "llm:r7:3:12:4", "bash", "exists(k)", "get k", "admin", "30d"];
 /// A value that only an argument takes that takes every value.
 const RUBBISH: &str = "!/ \u{1}";
 

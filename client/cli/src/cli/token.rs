@@ -34,7 +34,7 @@ pub(crate) struct CreateTokenArgs {
     /// Give its holder this role: admin, operator or job
     #[arg(long)]
     pub(crate) role: Role,
-    /// Let a token of role job see and change these jobs; * stands for any characters
+    /// Let a token of role job see and change these jobs; * stands for any characters [default: none]
     #[arg(long = "jobs", value_name = "PATTERN,…", value_delimiter = ',')]
     pub(crate) patterns: Vec<JobPattern>,
     /// Let it expire after this time: 12h, 30d
