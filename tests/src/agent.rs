@@ -6,7 +6,7 @@ use crate::binaries;
 use crate::cluster::Cluster;
 use crate::process::Process;
 
-/// `holdfast-agent serve --no-keeper`, for one job: one process, which tests kill, stop and
+/// `holdfast-agent serve`, for one job: one process, which tests kill, stop and
 /// measure.
 #[derive(Debug)]
 pub struct Agent {
@@ -26,7 +26,7 @@ impl Agent {
         let address = format!("127.0.0.1:{}", cluster.port());
         let mut command = binaries::command("holdfast-agent");
         command.args(["serve", "--store", &cluster.list(), "--job", job]);
-        command.args(["--tcpstore", &address, "--no-keeper"]).args(flags);
+        command.args(["--tcpstore", &address]).args(flags);
         let log = cluster.keep_log(&format!("agent-{job}"));
         let mut process = Process::start("the agent", command, &log);
         process.says(&format!("on {address}")).await;

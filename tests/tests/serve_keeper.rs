@@ -1,4 +1,4 @@
-//! `holdfast-agent serve` under its keeper, which is the process that a service manager or a
+//! `holdfast-agent serve --keeper`: the keeper, which is the process that a service manager or a
 //! container starts and signals.
 
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Service {
         let address = format!("127.0.0.1:{}", cluster.port());
         let control = cluster.folder().join(format!("{job}.sock"));
         let mut command = binaries::command("holdfast-agent");
-        command.args(["serve", "--store", &cluster.list(), "--job", job]);
+        command.args(["serve", "--keeper", "--store", &cluster.list(), "--job", job]);
         command.args(["--tcpstore", &address, "--control"]).arg(&control).args(flags);
         let mut keeper = Process::start("the keeper", command, &cluster.keep_log(job));
         keeper.says(&format!("on {address}")).await;

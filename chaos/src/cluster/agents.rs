@@ -52,7 +52,7 @@ impl Cluster {
         command.args(["serve", "--store", &nodes, "--job", JOB]);
         command.args(["--tcpstore", &self.agent_mut(n)?.address]);
         // The agent itself is killed and stopped.
-        command.arg("--no-keeper").arg("--control").arg(control);
+        command.arg("--control").arg(control);
         let process = Process::start(command, &log)?;
         self.state.started(process.identity())?;
         self.agent_mut(n)?.slot.fill(process);

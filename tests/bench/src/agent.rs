@@ -42,7 +42,7 @@ impl Agent {
         let address = format!("127.0.0.1:{}", free_ports(1)?[0]);
         let store = cluster.endpoints().join(",");
         // One process, whose processor time is measured.
-        let own = ["serve", "--no-keeper", "--store", &store, "--tcpstore", &address];
+        let own = ["serve", "--store", &store, "--tcpstore", &address];
         let program = bench.binaries.join("holdfast-agent");
         let arguments = own.iter().chain(flags);
         let mut child = Child::start(name, &program, arguments, cluster.folder())?;

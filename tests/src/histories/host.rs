@@ -26,7 +26,7 @@ impl AgentHost {
         command.args(["--run", &job.run, "--tcpstore", "127.0.0.1:0"]);
         command.args(["--lease-ttl", &format!("{}ms", job.ttl.as_millis())]);
         // The agent itself is killed and stopped.
-        command.arg("--no-keeper").arg("--control").arg(&control);
+        command.arg("--control").arg(&control);
         let log = job.logs.join(format!("{}.log", job.job));
         let mut agent = Process::start(&format!("agent {host} of {}", job.job), command, &log);
         agent.says(&format!("HOLDFAST_CONTROL={}", control.display())).await;

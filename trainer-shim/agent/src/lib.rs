@@ -39,8 +39,8 @@
 //! * The agent decides nothing about keys, runs or sessions. It translates,
 //!   keeps each connection's order, and asks the store.
 //! * No state that matters: an agent that is started anew against the same run
-//!   serves the same keys. The keeper holds its connections; without
-//!   one they are lost. Processes that joined with the library end with it.
+//!   serves the same keys. Under `run`, and with `serve --keeper`, a
+//!   keeper holds its connections; else they are lost. Processes that joined with the library end with it.
 //! * While the store has a leader no connection is dropped, whichever leaders
 //!   come and go. Every connection that is closed has its reason logged.
 //! * Codecs and connection order are free of I/O, clocks and tasks; trainers'

@@ -435,7 +435,7 @@ async fn wait_for_workers(
 async fn upgrade(shared: &Shared) -> Result<Handle, Refused> {
     let handle = shared.agent().await?;
     if handle.keeper().is_none() {
-        return Err("the agent has no keeper, which would hold its connections; start it without --no-keeper".to_owned().into());
+        return Err("the agent has no keeper, which would hold its connections; start it with `serve --keeper`, or without `run --no-keeper`".to_owned().into());
     }
     if handle.processes().programs_ever() > 0 {
         return Err("programs have joined the agent with the library, and would end with it; upgrade when they have ended, with a new launch".to_owned().into());

@@ -39,6 +39,11 @@ enum Verb {
         #[arg(long, value_name = "PATH")]
         control: Option<PathBuf>,
 
+        /// Let a keeper hold the connections, so that they outlive an agent that is killed, and
+        /// start the next one. `run` has one anyway.
+        #[arg(long)]
+        keeper: bool,
+
         /// Its keeper is at the other end of its standard input.
         #[arg(long, hide = true)]
         kept: bool,
@@ -173,7 +178,9 @@ pub enum Mode {
         drain: bool,
         /// The control socket, if it was named.
         control: Option<PathBuf>,
-        /// Whether it has a keeper, which is its parent.
+        /// Whether it is to have a keeper.
+        keeper: bool,
+        /// Whether it has one, which is its parent.
         is_kept: bool,
     },
     /// The agent's process under `run`.
@@ -345,8 +352,8 @@ impl CommandLine {
     /// The command, with its flags.
     pub fn task(self) -> Task {
         let (flags, mode) = match self.verb {
-            Verb::Serve { flags, drain, control, kept } => {
-                (flags, Mode::Serve { drain, control, is_kept: kept })
+            Verb::Serve { flags, drain, control, keeper, kept } => {
+                (flags, Mode::Serve { drain, control, keeper, is_kept: kept })
             }
             Verb::Run { flags, run, command } => (flags, Mode::Run { run, command }),
             // How the command runs is no matter of the agent's.

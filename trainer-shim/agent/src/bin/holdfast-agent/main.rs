@@ -147,7 +147,7 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
         let warnings = mistyped_variables().chain(token_warning).chain(settings.open_ports());
         warnings.for_each(|warning| tracing::warn!("{warning}"));
     }
-    if matches!(mode, Mode::Serve { is_kept: false, .. }) && !settings.no_keeper {
+    if matches!(mode, Mode::Serve { keeper: true, is_kept: false, .. }) {
         return keeping::of_server(output);
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -158,7 +158,7 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
             surroundings::leave_folder();
             runtime.block_on(host::host(settings, before, kept.is_some(), output))
         }
-        Mode::Serve { drain, control, is_kept } => {
+        Mode::Serve { drain, control, keeper: _, is_kept } => {
             runtime.block_on(serve::serve(settings, drain, control, is_kept))
         }
         Mode::Run { run, command } => {
