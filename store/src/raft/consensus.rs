@@ -110,6 +110,9 @@ impl ConsensusOptions {
     }
 }
 
+/// How often it is looked whether a known leader was heard by now.
+const UNHEARD_LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// What this node knows of the cluster at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct View {
@@ -306,8 +309,16 @@ impl Consensus {
     pub async fn watch(&self, mut changed: impl FnMut(View)) {
         let mut receiver = self.raft.server_metrics();
         loop {
-            changed(self.view());
-            if receiver.changed().await.is_err() {
+            let view = self.view();
+            let unheard = view.leader.is_none()
+                && self.raft.metrics().borrow_watched().current_leader.is_some();
+            changed(view);
+            // A new leader is known before it is heard, and that changes no metric.
+            let ended = match unheard {
+                true => tokio::time::timeout(UNHEARD_LOOK_EVERY, receiver.changed()).await,
+                false => Ok(receiver.changed().await),
+            };
+            if matches!(ended, Ok(Err(_))) {
                 return;
             }
         }
