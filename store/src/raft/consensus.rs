@@ -110,8 +110,8 @@ impl ConsensusOptions {
     }
 }
 
-/// How often it is looked whether a known leader was heard by now.
-const UNHEARD_LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often the view is looked at while it may lag behind what the library told.
+const UNSETTLED_LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What this node knows of the cluster at one moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -310,13 +310,19 @@ impl Consensus {
         let mut receiver = self.raft.server_metrics();
         loop {
             let view = self.view();
-            let unheard = view.leader.is_none()
-                && self.raft.metrics().borrow_watched().current_leader.is_some();
+            let is_settled = {
+                let (server, metrics) = (receiver.borrow_watched(), self.raft.metrics());
+                let all = metrics.borrow_watched();
+                // The library changes what the view is made of last.
+                let is_told = (&server.vote, server.state, server.current_leader)
+                    == (&all.vote, all.state, all.current_leader);
+                // A new leader is known before it is heard, and that changes no metric.
+                is_told && view.leader.is_some() == all.current_leader.is_some()
+            };
             changed(view);
-            // A new leader is known before it is heard, and that changes no metric.
-            let ended = match unheard {
-                true => tokio::time::timeout(UNHEARD_LOOK_EVERY, receiver.changed()).await,
-                false => Ok(receiver.changed().await),
+            let ended = match is_settled {
+                true => Ok(receiver.changed().await),
+                false => tokio::time::timeout(UNSETTLED_LOOK_EVERY, receiver.changed()).await,
             };
             if matches!(ended, Ok(Err(_))) {
                 return;
