@@ -2,7 +2,7 @@
 //! and safe layer over both.
 //!
 //! ```no_run
-//! use holdfast_nccl::{Communicator, Device, Nccl, Reduction, Seat, State};
+//! use holdfast_nccl::{Communicator, Device, Membership, Nccl, Reduction, State};
 //!
 //! # fn example(id: holdfast_nccl::UniqueId) -> Result<(), Box<dyn std::error::Error>> {
 //! let nccl = Nccl::load(None)?;
