@@ -105,7 +105,7 @@ pub struct ServeArgs {
     #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
     /// A name by which this node may be called beside those of the cluster's nodes, such as that of
-    /// a load balancer; `*`: any. Counts only without a token [repeatable]
+    /// a load balancer; `*`: any. Counts only without a token, and can be repeated
     #[arg(long, env = "HOLDFAST_ALLOW_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     pub allow_host: Vec<String>,
     /// How often the leader speaks [default: 50ms]

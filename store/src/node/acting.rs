@@ -66,7 +66,7 @@ impl Acting<'_> {
         Ok(filtered(self.principal, answer))
     }
 
-    /// As [`Node::wait`].
+    /// As `Node::wait`.
     pub fn wait(
         self,
         scope: &Scope,
@@ -83,7 +83,7 @@ impl Acting<'_> {
         self.node.wait(scope, conditions, since, tells, waiting, ended)
     }
 
-    /// As [`Node::watch`].
+    /// As `Node::watch`.
     pub fn watch(
         self,
         scope: &Scope,
@@ -94,7 +94,7 @@ impl Acting<'_> {
         self.node.watch(scope, prefix, from)
     }
 
-    /// As [`Node::await_feed`].
+    /// As `Node::await_feed`.
     pub fn await_feed(
         self,
         topic: &Topic,

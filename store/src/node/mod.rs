@@ -8,7 +8,7 @@
 //! | [`clock`] | log time as the leader counts it |
 //! | [`parking`] | how many bytes of waits and watches are parked |
 //! | [`proposer`] | commands packed into log entries |
-//! | [`reader`], [`reads`] | linearizable reads, batched |
+//! | [`reader`], `reads` | linearizable reads, batched |
 //! | [`room`] | room on the disk and in memory, and what is refused without it |
 //! | [`scrub`] | the disk, read again and repaired |
 //! | [`scans`] | reads that look at many things, on a thread of their own |

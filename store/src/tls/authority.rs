@@ -52,7 +52,7 @@ pub struct InitArgs {
     #[arg(long, value_name = "LIST")]
     nodes: String,
     /// A name or address by which clients reach the nodes beside those, such as that of a load
-    /// balancer [repeatable]
+    /// balancer; can be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     name: Vec<String>,
     /// How long the certificates are valid; the authorities are for ten years

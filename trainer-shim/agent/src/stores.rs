@@ -12,7 +12,7 @@
 //! | key | value |
 //! | --- | --- |
 //! | `@store:ADDRESS:newest` | how often the store at this address was opened |
-//! | `@store:ADDRESS:N` | the N-th of these, while it is open: a [`Record`] |
+//! | `@store:ADDRESS:N` | the N-th of these, while it is open: a `Record` |
 //!
 //! Its owner is connected through a port of its own. When that has no connection left, the store
 //! is closed; its keys are deleted some time later.

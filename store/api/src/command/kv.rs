@@ -17,10 +17,10 @@ const STEP_BYTES: usize = 16;
 /// Bytes counted for each command of a pipeline.
 const PIPELINED_BYTES: usize = 32;
 
-/// Most commands in one [`Command::Pipeline`].
+/// Most commands in one [`Command::Pipeline`](crate::Command::Pipeline).
 pub const PIPELINE_OPS_MAX: usize = 512;
 
-/// Most bytes of keys and values in one [`Command::Pipeline`].
+/// Most bytes of keys and values in one [`Command::Pipeline`](crate::Command::Pipeline).
 pub const PIPELINE_BYTES_MAX: usize = 1024 * 1024;
 
 /// A command on the keys and queues of a run.
