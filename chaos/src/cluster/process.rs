@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid};
 use serde::{Deserialize, Serialize};
 
 /// Between two looks at whether it has ended.
@@ -45,9 +45,13 @@ impl Identity {
     /// Kills it and the programs that it started, unless another process has the number by now.
     pub fn kill_group(&self) -> anyhow::Result<()> {
         anyhow::ensure!(self.runs(), "process {} has ended", self.pid);
-        let pid = i32::try_from(self.pid).context("a process id")?;
-        killpg(Pid::from_raw(pid), Signal::SIGKILL)
-            .with_context(|| format!("SIGKILL to the process group {pid}"))
+        let pid = Pid::from_raw(i32::try_from(self.pid).context("a process id")?);
+        // One that leads no group is alone: a run of another version may have left it.
+        match getpgid(Some(pid)) == Ok(pid) {
+            true => killpg(pid, Signal::SIGKILL),
+            false => kill(pid, Signal::SIGKILL),
+        }
+        .with_context(|| format!("SIGKILL to process {pid} and those below it"))
     }
 }
 
