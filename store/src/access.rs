@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::join_all;
-use holdfast_api::Problem;
+use holdfast_api::{Name, Problem};
 use holdfast_api::grant::{self, PublicKeys};
 use holdfast_api::routes::{LIVEZ, METRICS, READYZ};
 use holdfast_api::token::{self, Tokens};
@@ -173,6 +173,12 @@ impl Access {
     /// Whether signed tokens are taken here.
     pub fn takes_signed_tokens(&self) -> bool {
         self.keys.is_some()
+    }
+
+    /// Ids of the keys whose tokens are taken.
+    pub fn key_ids(&self) -> Vec<Name> {
+        let keys = self.keys.iter();
+        keys.flat_map(|keys| keys.get().iter().map(|key| key.id().clone()).collect::<Vec<_>>()).collect()
     }
 
     /// Who holds a signed token; the error says why nobody.

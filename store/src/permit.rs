@@ -136,6 +136,8 @@ operations! {
     SetLimits: "change the limits" => Operate,
     ChangeNodes: "add, promote and remove nodes" => Operate,
     TransferLeader: "hand leadership over" => Operate,
+    RevokeToken: "revoke a token" => Everything,
+    SeeTokens: "list revoked tokens" => Everything,
     Backup: "make a backup" => Everything,
     BetweenNodes: "use what is between nodes" => Peer,
     Lead: "expire, purge, tick, found and raise the feature level" => Leader,
@@ -189,6 +191,7 @@ pub fn of_command(command: &Command) -> Asked {
         },
         Command::Cluster(command) => match command {
             ClusterCommand::SetLimits { .. } => (Operation::SetLimits, Whose::All),
+            ClusterCommand::RevokeToken { .. } => (Operation::RevokeToken, Whose::All),
             ClusterCommand::LeaderStarted { .. }
             | ClusterCommand::Tick
             | ClusterCommand::Found { .. }
@@ -292,7 +295,7 @@ pub enum Route {
 }
 
 /// The JSON calls whose body says what they ask for.
-const BODIES: [&str; 38] = [
+const BODIES: [&str; 39] = [
     "/v1/kv/put",
     "/v1/kv/multi-put",
     "/v1/kv/add",
@@ -330,6 +333,7 @@ const BODIES: [&str; 38] = [
     "/v1/iteration",
     "/v1/events",
     "/v1/runs",
+    "/v1/token/revoke",
     routes::STREAM,
 ];
 
@@ -348,6 +352,7 @@ pub fn of_route(method: &Method, path: &str) -> Option<Route> {
         routes::AGENTS => Operation::SeeAgents,
         "/v1/jobs" => Operation::SeeJobs,
         "/v1/backup" => Operation::Backup,
+        "/v1/tokens" => Operation::SeeTokens,
         "/v1/limits" if method == Method::GET => Operation::SeeCluster,
         "/v1/limits" => Operation::SetLimits,
         "/v1/node/add" | "/v1/node/promote" | "/v1/node/remove" => Operation::ChangeNodes,

@@ -22,7 +22,7 @@ mod token;
 mod usage;
 
 pub(crate) use self::comm::{CommCommand, GroupArgs};
-pub(crate) use self::token::{CreateTokenArgs, TokenCommand};
+pub(crate) use self::token::{ClusterTokenCommand, CreateTokenArgs, TokenCommand};
 pub(crate) use self::usage::{UsageError, asked, complete, parse};
 
 /// Looks into a Holdfast cluster and changes it.
@@ -102,7 +102,7 @@ pub(crate) enum Command {
     /// What the cluster is asked for.
     #[command(flatten)]
     Cluster(ClusterCommand),
-    /// Make the keys and tokens by which a cluster knows who may do what; asks no node
+    /// Make, list and revoke the tokens by which a cluster knows who may do what
     #[command(subcommand)]
     Token(TokenCommand),
     /// Show the settings and where each came from; asks no node
@@ -119,6 +119,9 @@ pub(crate) enum Command {
 /// The commands that ask the cluster.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
+    /// Typed as a part of `token`.
+    #[command(skip)]
+    Token(ClusterTokenCommand),
     /// Show the cluster: leader, term, revision, nodes; any node answers, with or without a quorum
     Status,
     /// Show and change the nodes of the cluster

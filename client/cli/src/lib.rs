@@ -24,7 +24,7 @@
 //! holdfast kv wait K… [--at-least N] --timeout D
 //! holdfast kv push K V | pop K [--raw] | length K
 //! holdfast token keygen FILE | create --key FILE --role ROLE --name NAME --expires TIME
-//!     [--jobs PATTERN,…] | show FILE
+//!     [--jobs PATTERN,…] | show FILE | list | revoke ID [--keep TIME]
 //! holdfast config | completions SHELL | version
 //! ```
 //!
@@ -109,6 +109,8 @@
 //! | `token keygen` | `{"key", "file", "public": the file for the nodes}` |
 //! | `token create` | `{"token", "id", "name", "role", "jobs", "made_at_ms", "expires_at_ms", "key"}` |
 //! | `token show` | the same without `"token"` |
+//! | `token list` | `{"node", "keys": [id], "revoked": [{"token", "until_ms": log time}]}` |
+//! | `token revoke` | `{"revision"}` |
 //! | `config` | for each key `{"value", "source": flag, environment, file or default, "file"}` |
 //! | `version` | `{"version"}` |
 //!
@@ -169,7 +171,7 @@ use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::cli::{ClusterCommand, Command, UsageError};
+use crate::cli::{ClusterCommand, Command, TokenCommand, UsageError};
 use crate::colour::Colours;
 use crate::commands::Context;
 use crate::config::{ConfigError, Settings};
@@ -219,9 +221,15 @@ pub fn run(
         }
         Command::Completions { shell } => end(print_completions(shell), form(), None),
         Command::Config => with(load(), colours, form, commands::config::run),
-        Command::Token(command) => {
-            with(load(), colours, form, |_, form| commands::token::run(command, form))
-        }
+        Command::Token(command) => with(load(), colours, form, |settings, form| match command {
+            TokenCommand::Cluster(command) => {
+                start_log(environment)?;
+                ask_cluster(settings.clone(), form, ClusterCommand::Token(command))
+            }
+            TokenCommand::Keygen { file } => commands::token::keygen(&file, form),
+            TokenCommand::Create(arguments) => commands::token::create(arguments, form),
+            TokenCommand::Show { file } => commands::token::show(&file, form),
+        }),
         Command::Cluster(command) => with(load(), colours, form, |settings, form| {
             start_log(environment)?;
             ask_cluster(settings.clone(), form, command)

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
-use holdfast_api::command::facts::{FIRST_LEVEL, RUNS_LEVEL};
-use holdfast_api::{ClusterCommand, ClusterOutcome, Limits, LogTime, NodeId, Outcome, Refusal};
+use holdfast_api::command::facts::{FIRST_LEVEL, RUNS_LEVEL, TOKENS_LEVEL};
+use holdfast_api::{
+    ClusterCommand, ClusterOutcome, Limits, LogTime, Name, NodeId, Outcome, Refusal,
+};
 use imbl::OrdMap;
 
 use crate::applied::Applied;
 use crate::machine::Machine;
 use crate::size;
+
+/// Most revoked tokens that are kept at a time.
+pub const REVOKED_TOKENS_MAX: u64 = 10_000;
 
 /// Longest cluster id, in bytes.
 pub const CLUSTER_ID_BYTES_MAX: u64 = 128;
@@ -28,6 +33,8 @@ pub(crate) struct Cluster {
     /// Log time at which [`RUNS_LEVEL`] was reached: runs that ended before age from
     /// here.
     pub runs_age_from: LogTime,
+    /// Tokens that do not count any more, and the log time until which that is kept.
+    pub revoked: OrdMap<Name, LogTime>,
 }
 
 impl Default for Cluster {
@@ -38,6 +45,7 @@ impl Default for Cluster {
             limits: Arc::default(),
             retired: OrdMap::new(),
             runs_age_from: 0,
+            revoked: OrdMap::new(),
         }
     }
 }
@@ -66,6 +74,26 @@ impl Cluster {
             return Err(Refusal::ClusterFull { what, limit: RETIRED_NODES_MAX });
         }
         self.retired.insert(node, time);
+        Ok(())
+    }
+
+    /// Keeps that a token was revoked, the longest of the times that were asked for. Those
+    /// whose time is over make room.
+    fn revoke(&mut self, token: &Name, time: LogTime, keep_ms: u64) -> Result<(), Refusal> {
+        let (level, needed) = (self.feature_level, TOKENS_LEVEL);
+        if level < needed {
+            return Err(Refusal::FeatureLevel { level, needed });
+        }
+        self.revoked.retain(|_, until| *until > time);
+        let until = time.saturating_add(keep_ms);
+        match self.revoked.get_mut(token) {
+            Some(kept) => *kept = (*kept).max(until),
+            None if self.revoked.len() as u64 >= REVOKED_TOKENS_MAX => {
+                let what = "revoked_tokens_max".to_owned();
+                return Err(Refusal::ClusterFull { what, limit: REVOKED_TOKENS_MAX });
+            }
+            None => drop(self.revoked.insert(token.clone(), until)),
+        }
         Ok(())
     }
 }
@@ -97,6 +125,9 @@ impl Machine {
                 self.cluster.feature_level = self.cluster.feature_level.max(*level);
             }
             ClusterCommand::RetireNode { node } => self.cluster.retire(*node, self.time)?,
+            ClusterCommand::RevokeToken { token, keep_ms } => {
+                self.cluster.revoke(token, self.time, *keep_ms)?;
+            }
         }
         Ok(Outcome::Cluster(ClusterOutcome::Done))
     }

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 
 use crate::codec::DecodeError;
 use crate::machine::Machine;
-use holdfast_api::command::facts::{COORDINATION_LEVEL, RUNS_LEVEL};
+use holdfast_api::command::facts::{COORDINATION_LEVEL, RUNS_LEVEL, TOKENS_LEVEL};
 
 mod coordination;
 mod decode;
@@ -22,7 +22,10 @@ mod recount;
 /// Newest version of the image format that this build writes and reads. A
 /// state is written in the version of its feature level, so that every node
 /// that obeys the level can read it.
-pub const IMAGE_VERSION: u32 = COORDINATION_VERSION;
+pub const IMAGE_VERSION: u32 = TOKENS_VERSION;
+
+/// Version with revoked tokens.
+const TOKENS_VERSION: u32 = 4;
 
 /// Version with leases, processes and rounds.
 const COORDINATION_VERSION: u32 = 3;
@@ -83,7 +86,8 @@ impl Machine {
         match self.feature_level() {
             ..RUNS_LEVEL => FIRST_VERSION,
             RUNS_LEVEL..COORDINATION_LEVEL => RUNS_VERSION,
-            _ => COORDINATION_VERSION,
+            COORDINATION_LEVEL..TOKENS_LEVEL => COORDINATION_VERSION,
+            _ => TOKENS_VERSION,
         }
     }
 

@@ -181,6 +181,16 @@ impl Machine {
         self.cluster.retired.get(&node).copied()
     }
 
+    /// Whether a signed token was revoked.
+    pub fn is_revoked(&self, token: &Name) -> bool {
+        self.cluster.revoked.contains_key(token)
+    }
+
+    /// All revoked tokens in order, and the log time until which each is kept.
+    pub fn revoked_tokens(&self) -> impl Iterator<Item = (&Name, LogTime)> {
+        self.cluster.revoked.iter().map(|(token, until)| (token, *until))
+    }
+
     /// The refusal to reuse a retired node id.
     pub fn refuse_retired(&self, node: NodeId) -> Option<Refusal> {
         self.retired_at(node).map(|at| Refusal::NodeRetired { node, at })

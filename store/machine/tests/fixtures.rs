@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use holdfast_api::{ClusterCommand, Command, Entry, Limits, Proposal};
-use holdfast_machine::{FEATURE_LEVEL, Machine, decode_entry, encode_entry};
+use holdfast_machine::{Machine, decode_entry, encode_entry};
 
 #[allow(dead_code, reason = "shared with the golden scripts, which use more of it")]
 #[path = "golden/parse.rs"]
@@ -22,6 +22,9 @@ mod parse;
 struct Written {
     /// In the names of its files.
     version: &'static str,
+    /// At the beginning of the log.
+    from: u32,
+    /// From the entry before the image on.
     level: u32,
     /// The image was taken in the middle of the log.
     image_index: usize,
@@ -29,9 +32,27 @@ struct Written {
     commands: &'static [&'static str],
 }
 
-const WRITTEN: [Written; 2] = [
-    Written { version: "v1", level: 1, image_index: 289, commands: COMMANDS_OF_LEVEL_1 },
-    Written { version: "v2", level: 2, image_index: 333, commands: &["Purge {", "DeleteJob {"] },
+const WRITTEN: [Written; 3] = [
+    Written { version: "v1", from: 1, level: 1, image_index: 289, commands: COMMANDS_OF_LEVEL_1 },
+    Written { version: "v2", from: 2, level: 2, image_index: 333, commands: &["Purge {", "DeleteJob {"] },
+    // Level 5 makes ids that the scripts do not name: what they build is of level 4.
+    Written { version: "v5", from: 4, level: 5, image_index: 1500, commands: COMMANDS_OF_LEVEL_5 },
+];
+
+/// Commands of levels 3 to 5.
+const COMMANDS_OF_LEVEL_5: &[&str] = &[
+    "Pipeline {",
+    "Grant {",
+    "Join {",
+    "Revoke {",
+    "Leave {",
+    "Register {",
+    "Remove {",
+    "Arrive {",
+    "Withdraw {",
+    "Acknowledge {",
+    "Release {",
+    "Deadline {",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -131,10 +152,15 @@ fn make_missing(written: &Written) {
 }
 
 fn make(written: &Written) {
-    let Written { version, level, image_index, .. } = written;
-    let level = Command::Cluster(ClusterCommand::SetFeatureLevel { level: *level });
-    let first = Entry { time: 0, commands: vec![Proposal { session: None, command: level }] };
-    let entries = [vec![first], entries_of_the_scripts()].concat();
+    let Written { version, from, level, image_index, .. } = written;
+    let raise = |time, level| {
+        let command = Command::Cluster(ClusterCommand::SetFeatureLevel { level });
+        Entry { time, commands: vec![Proposal { session: None, command }] }
+    };
+    let mut entries = [vec![raise(0, *from)], entries_of_the_scripts(*level)].concat();
+    if level != from {
+        entries.insert(image_index - 1, raise(0, *level));
+    }
     let mut machine = Machine::new();
     let (mut log, mut image) = (Vec::new(), Vec::new());
     for (index, entry) in entries.iter().enumerate() {
@@ -153,9 +179,9 @@ fn make(written: &Written) {
     fs::write(fixture(&format!("log-{version}.bin")), log).unwrap();
 }
 
-/// All scripts one after the other, each from the default limits. Commands that would end
-/// a cluster are left out: a level that this build does not support, and the end of time.
-fn entries_of_the_scripts() -> Vec<Entry> {
+/// All scripts one after the other, each from the default limits. What is of a later level
+/// is left out, and the end of time.
+fn entries_of_the_scripts(newest: u32) -> Vec<Entry> {
     const TIME_MAX: u64 = 1 << 40;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
     let mut scripts: Vec<_> =
@@ -171,9 +197,10 @@ fn entries_of_the_scripts() -> Vec<Entry> {
         for line in text.lines().filter_map(|line| line.strip_prefix("> ")) {
             let parse::Line::Entry(entry) = parse::line(line, time) else { continue };
             let too_new = |proposal: &Proposal| {
-                matches!(&proposal.command, Command::Cluster(ClusterCommand::SetFeatureLevel {
-                    level
-                }) if *level > FEATURE_LEVEL)
+                let raises = matches!(&proposal.command, Command::Cluster(
+                    ClusterCommand::SetFeatureLevel { level }
+                ) if *level > newest);
+                raises || proposal.command.facts().level > newest
             };
             if entry.time < TIME_MAX && !entry.commands.iter().any(too_new) {
                 time = time.max(entry.time);

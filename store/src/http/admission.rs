@@ -76,8 +76,9 @@ fn principal_of(app: &App, request: &Request) -> Result<Principal, Problem> {
         && let Some(token) = Access::signed_token(headers)
         && (access.takes_signed_tokens() || access.is_restricted() || let_in)
     {
-        let principal = access.verify(token)?;
-        return Ok(principal.at(from));
+        let principal = access.verify(token)?.at(from);
+        app.is_current(&principal)?;
+        return Ok(principal);
     }
     if !let_in && !access.admits(path, headers) {
         return Err(denied(headers.contains_key(header::AUTHORIZATION)));
@@ -120,11 +121,29 @@ fn may_use(principal: &Principal, method: &Method, path: &str) -> Result<(), Pro
 }
 
 impl App {
+    /// Whether the signed token of a caller still counts, as far as this node knows.
+    fn is_current(&self, principal: &Principal) -> Result<(), Problem> {
+        let Some(token) = principal.token() else { return Ok(()) };
+        self.inner.access.is_current(token)?;
+        match self.node() {
+            Ok(node) if node.machine().is_revoked(&token.id) => {
+                let message = format!(
+                    "the token {} ({}) was revoked: ask whoever gave it to you for another",
+                    token.id, token.name
+                );
+                Err(Problem::refused(Code::Unauthorized, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns once a caller's signed token does not count any more, with the reason.
     pub(super) async fn ended(&self, principal: &Principal) -> Problem {
-        let Some(token) = principal.token() else { return std::future::pending().await };
+        if principal.token().is_none() {
+            return std::future::pending().await;
+        }
         loop {
-            if let Err(problem) = self.inner.access.is_current(token) {
+            if let Err(problem) = self.is_current(principal) {
                 tracing::info!(target: "audit", by = %principal, why = %problem, "a token ended");
                 return problem;
             }

@@ -104,6 +104,8 @@ const CALLS: &[(Method, &str, Class)] = &[
     (Method::POST, "/v1/leader/transfer", Class::Change),
     (Method::GET, "/v1/limits", Class::Read),
     (Method::POST, "/v1/limits", Class::Change),
+    (Method::GET, "/v1/tokens", Class::Local),
+    (Method::POST, "/v1/token/revoke", Class::Change),
 ];
 
 impl Class {

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`coordination`] | leases, processes and rounds as JSON |
 //! | [`kv`], [`cluster`], [`limits`] | JSON under `/v1/`, for people and scripts |
+//! | [`tokens`] | revoked tokens |
 //! | [`agents`] | what agents report |
 //! | [`backup`] | the whole state as a stream |
 //! | [`stream`] | the multiplexed stream of clients and agents |
@@ -34,6 +35,7 @@ pub mod peers;
 pub mod problem;
 pub mod stream;
 pub mod strict;
+pub mod tokens;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

@@ -22,7 +22,7 @@ use super::problem::{Failure, ProblemDocument};
 
 use super::{
     App, admission, agents, backup, cluster, coordination, forward, health, kv, limits, metrics,
-    strict,
+    strict, tokens,
 };
 
 /// The description's title and introduction.
@@ -143,6 +143,8 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(c::leader))
         .routes(routes!(c::transfer_leader))
         .routes(routes!(limits::limits, limits::set_limits))
+        .routes(routes!(tokens::tokens))
+        .routes(routes!(tokens::revoke))
         .routes(routes!(backup::backup))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))

@@ -45,7 +45,7 @@ fn fields() -> Value {
         "nonce": [1, 2], "ttl_ms": 1000, "session": 7, "deadline": 1, "ended_at": 1,
         "node": 4, "address": "a:1", "cluster_id": "c", "limits": Limits::default(), "level": 5,
         "lease": 7, "host": "h", "process": 0, "incarnation": 1, "ends": [], "reason": "r",
-        "round": "r", "arrivals": [], "calls": [], "releases": [], "generation": 4, "at": 1,
+        "token": "t1", "keep_ms": 1, "round": "r", "arrivals": [], "calls": [], "releases": [], "generation": 4, "at": 1,
         "keys": [], "prefix": "", "since": 0, "after": 0, "conditions": [], "request": 1,
         "to": 2,
     })

@@ -156,6 +156,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "holdfast token create --key tokens.key --role operator --name alice --expires 12h",
         ],
     ),
+    ("token list", &["holdfast token list"]),
+    ("token revoke", &["holdfast token revoke t0123456789abcdef --keep 30d"]),
     ("token show", &["holdfast token show team-a.token"]),
     ("config", &["holdfast config", "HOLDFAST_JOB=llm holdfast config -o json"]),
     ("completions", &["source <(holdfast completions bash)"]),

@@ -23,6 +23,26 @@ pub(crate) enum TokenCommand {
         /// A file with the token
         file: PathBuf,
     },
+    /// What the cluster is asked for.
+    #[command(flatten)]
+    Cluster(ClusterTokenCommand),
+}
+
+/// Commands on signed tokens that ask the cluster.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterTokenCommand {
+    /// List the keys that the answering node takes, and the tokens that were revoked
+    #[command(visible_alias = "ls")]
+    List,
+    /// End a token before it expires: every node refuses it, and its streams end
+    Revoke {
+        /// Its id, as `holdfast token show` and the nodes' logs tell it
+        token: Name,
+        /// Keep this for so long: until the token has expired [default: 3660days, the longest that
+        /// one is valid]
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        keep: Option<Duration>,
+    },
 }
 
 /// What a new token says.

@@ -95,6 +95,7 @@ impl Context {
 
     async fn carry_out(&self, command: ClusterCommand) -> Result<(), Failure> {
         match command {
+            ClusterCommand::Token(command) => token::run(self, command).await,
             ClusterCommand::Status => status::run(self).await,
             ClusterCommand::Node(command) => node::run(self, command).await,
             ClusterCommand::Leader(command) => leader::run(self, command).await,

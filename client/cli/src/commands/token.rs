@@ -6,25 +6,81 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_api::JobPattern;
 use holdfast_api::grant::{Claims, Grant, Role, SignedToken, SigningKey, token_id};
+use holdfast_api::{ClusterCommand, Command, JobPattern, Name, NodeId, Problem};
+use holdfast_client::{Error, fetch};
 use holdfast_api::token::{FILE_BYTES_MAX, Tokens};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::cli::{CreateTokenArgs, TokenCommand};
+use super::Context;
+use crate::cli::{ClusterTokenCommand, CreateTokenArgs};
+use crate::document::Written;
 use crate::exit::Failure;
 use crate::output::{self, Document, Form};
 
 /// Longest time for which a token is valid.
 const EXPIRES_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
-/// Carries a command out.
-pub(crate) fn run(command: TokenCommand, form: Form) -> Result<(), Failure> {
+/// Longest time for a node to list its tokens.
+const NODE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Carries out a command that asks the cluster.
+pub(crate) async fn run(context: &Context, command: ClusterTokenCommand) -> Result<(), Failure> {
     match command {
-        TokenCommand::Keygen { file } => print(&keygen(&file)?, form),
-        TokenCommand::Create(arguments) => print(&create(arguments)?, form),
-        TokenCommand::Show { file } => print(&show(&file)?, form),
+        ClusterTokenCommand::List => context.emit(&list(context).await?),
+        ClusterTokenCommand::Revoke { token, keep } => {
+            let keep_ms = milliseconds(keep.unwrap_or(EXPIRES_MAX));
+            let command = ClusterCommand::RevokeToken { token, keep_ms };
+            let (_, revision) = context.propose(Command::Cluster(command)).await?;
+            context.emit(&Written { revision })
+        }
     }
+}
+
+/// `token list`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Listed {
+    node: NodeId,
+    keys: Vec<Name>,
+    revoked: Vec<Revoked>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Revoked {
+    token: Name,
+    until_ms: u64,
+}
+
+impl Document for Listed {
+    fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        let keys: Vec<&str> = self.keys.iter().map(Name::as_str).collect();
+        let keys = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
+        writeln!(out, "node {} takes tokens of the keys: {keys}", self.node)?;
+        self.revoked.iter().try_for_each(|revoked| writeln!(out, "revoked: {}", revoked.token))
+    }
+}
+
+async fn list(context: &Context) -> Result<Listed, Failure> {
+    let credentials = context.client.credentials();
+    let mut tried = Vec::new();
+    for address in &context.settings.store.value.0 {
+        let why = match fetch(address, "/v1/tokens", credentials, NODE_TIME_MAX).await {
+            Ok(answer) if answer.status.is_success() => {
+                match serde_json::from_slice(&answer.body) {
+                    Ok(listed) => return Ok(listed),
+                    Err(error) => format!("its answer cannot be read: {error}"),
+                }
+            }
+            Ok(answer) => match serde_json::from_slice::<Problem>(&answer.body) {
+                Ok(problem) if !problem.retryable => return Err(Failure::refused(problem)),
+                Ok(problem) => problem.message,
+                Err(_) => format!("it answered {}", answer.status),
+            },
+            Err(error) => error.to_string(),
+        };
+        tried.push((address.clone(), why));
+    }
+    Err(Failure::Client(Error::Unreachable { tried }))
 }
 
 fn print(document: &impl Document, form: Form) -> Result<(), Failure> {
@@ -91,17 +147,19 @@ impl Document for Said {
     }
 }
 
-fn keygen(file: &Path) -> Result<Made, Failure> {
+/// Makes a signing key and its public half.
+pub(crate) fn keygen(file: &Path, form: Form) -> Result<(), Failure> {
     let key = SigningKey::generate().map_err(|error| Failure::System(error.to_string()))?;
     let mut public = file.as_os_str().to_owned();
     public.push(".pub");
     let public = PathBuf::from(public);
     write_new(&public, 0o644, &key.public().to_line())?;
     write_new(file, 0o600, &key.to_text())?;
-    Ok(Made { key: key.public().id().to_string(), file: file.to_owned(), public })
+    print(&Made { key: key.public().id().to_string(), file: file.to_owned(), public }, form)
 }
 
-fn create(arguments: CreateTokenArgs) -> Result<Created, Failure> {
+/// Prints a new token.
+pub(crate) fn create(arguments: CreateTokenArgs, form: Form) -> Result<(), Failure> {
     let CreateTokenArgs { key: file, role, patterns, expires, name } = arguments;
     let Grant { role, jobs } = Grant::new(role, patterns).map_err(|error| {
         let hint = if role == Role::Job { " (--jobs)" } else { "" };
@@ -123,17 +181,18 @@ fn create(arguments: CreateTokenArgs) -> Result<Created, Failure> {
         expires_at_ms: made_at_ms.saturating_add(milliseconds(expires)),
     };
     let token = key.sign(&claims).map_err(|error| wrong(error.to_string()))?;
-    Ok(Created { token, said: Said::of(claims, key.public().id().as_str()) })
+    print(&Created { token, said: Said::of(claims, key.public().id().as_str()) }, form)
 }
 
-fn show(file: &Path) -> Result<Said, Failure> {
+/// Shows what a token says.
+pub(crate) fn show(file: &Path, form: Form) -> Result<(), Failure> {
     let wrong = |why: String| Failure::Usage(format!("{}: {why}", file.display()));
     let text = read(file).map_err(wrong)?;
     let tokens = Tokens::parse(text.as_bytes()).map_err(|error| wrong(error.to_string()))?;
     let unsigned = || wrong("it holds no signed token: a shared one says nothing".to_owned());
     let token = SignedToken::read(tokens.first().as_str()).ok_or_else(unsigned)?;
     let claims = token.claims().ok_or_else(unsigned)?;
-    Ok(Said::of(claims, token.key().as_str()))
+    print(&Said::of(claims, token.key().as_str()), form)
 }
 
 fn read(file: &Path) -> Result<String, String> {

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{COORDINATION_LEVEL, FIRST_LEVEL, Facts, Sender, Subject};
+use super::facts::{COORDINATION_LEVEL, FIRST_LEVEL, Facts, Sender, Subject, TOKENS_LEVEL};
 use crate::limits::{Budget, CoordinationLimits, Limits};
-use crate::name::NodeId;
+use crate::name::{Name, NodeId};
 
 /// A command on the cluster itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +38,13 @@ pub enum ClusterCommand {
         /// Id of the node.
         node: NodeId,
     },
+    /// A signed token does not count any more. From feature level 6 on.
+    RevokeToken {
+        /// Id of the token.
+        token: Name,
+        /// Log time for which this is kept, in milliseconds: until the token has expired.
+        keep_ms: u64,
+    },
 }
 
 impl ClusterCommand {
@@ -48,6 +55,9 @@ impl ClusterCommand {
                     && limits.budget == Budget::default();
                 let level = if is_first { FIRST_LEVEL } else { COORDINATION_LEVEL };
                 Facts { level, ..Facts::of(Subject::Nobody) }
+            }
+            ClusterCommand::RevokeToken { .. } => {
+                Facts { level: TOKENS_LEVEL, ..Facts::of(Subject::Nobody) }
             }
             ClusterCommand::LeaderStarted { .. }
             | ClusterCommand::Tick

@@ -5,7 +5,7 @@ use crate::name::{Name, Scope};
 
 /// Newest feature level that this build obeys. A level gates commands, and
 /// changed behaviour of old ones, until every node obeys it.
-pub const FEATURE_LEVEL: u32 = SECRET_IDS_LEVEL;
+pub const FEATURE_LEVEL: u32 = TOKENS_LEVEL;
 
 /// The level of a new cluster.
 pub const FIRST_LEVEL: u32 = 1;
@@ -26,6 +26,9 @@ pub const PIPELINE_LEVEL: u32 = 4;
 /// From this level on, ids of sessions and leases are derived from their holders'
 /// nonces, so that nobody can guess another's.
 pub const SECRET_IDS_LEVEL: u32 = 5;
+
+/// From this level on, the cluster keeps which signed tokens were revoked.
+pub const TOKENS_LEVEL: u32 = 6;
 
 /// Bytes counted for any command, beside its keys and values.
 pub(super) const COMMAND_BYTES: usize = 64;

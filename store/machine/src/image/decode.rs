@@ -10,7 +10,7 @@ use imbl::{OrdMap, Vector};
 
 use super::encode::RUN_LOST;
 use super::frame::{Reader, yes_or_no};
-use super::{COORDINATION_VERSION, FIRST_VERSION, coordination, held};
+use super::{COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination, held};
 use crate::applied::RunKey;
 use crate::cluster::Cluster;
 use crate::codec::{DecodeError, unpack};
@@ -78,7 +78,14 @@ fn cluster(version: u32, input: &mut Reader<'_>) -> Result<Cluster, DecodeError>
         ascending(&mut retired, input.u64()?, input.u64()?, "retired nodes")?;
     }
     let runs_age_from = if version > FIRST_VERSION { input.u64()? } else { 0 };
-    Ok(Cluster { id, feature_level, limits: Arc::new(limits), retired, runs_age_from })
+    let mut revoked = OrdMap::new();
+    if version >= TOKENS_VERSION {
+        for _ in 0..input.u64()? {
+            ascending(&mut revoked, name(input)?, input.u64()?, "revoked tokens")?;
+        }
+    }
+    let limits = Arc::new(limits);
+    Ok(Cluster { id, feature_level, limits, retired, runs_age_from, revoked })
 }
 
 fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs, DecodeError> {

@@ -6,7 +6,7 @@ use std::io;
 use holdfast_api::{Change, ChangeKind, Name, WatchBatch};
 
 use super::frame::Writer;
-use super::{COORDINATION_VERSION, FIRST_VERSION, coordination};
+use super::{COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination};
 use crate::cluster::Cluster;
 use crate::codec::pack;
 use crate::deadlines::Use;
@@ -30,7 +30,7 @@ pub(super) fn machine(machine: &Machine, version: u32, out: &mut Writer<'_>) -> 
 }
 
 fn cluster(cluster: &Cluster, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
-    let Cluster { id, feature_level, limits, retired, runs_age_from } = cluster;
+    let Cluster { id, feature_level, limits, retired, runs_age_from, revoked } = cluster;
     out.bool(id.is_some())?;
     if let Some(id) = id {
         out.bytes(id.as_bytes())?;
@@ -44,6 +44,13 @@ fn cluster(cluster: &Cluster, version: u32, out: &mut Writer<'_>) -> io::Result<
     }
     if version > FIRST_VERSION {
         out.u64(*runs_age_from)?;
+    }
+    if version >= TOKENS_VERSION {
+        out.length(revoked.len())?;
+        for (token, until) in revoked {
+            out.bytes(token.as_str().as_bytes())?;
+            out.u64(*until)?;
+        }
     }
     Ok(())
 }

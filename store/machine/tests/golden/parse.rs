@@ -27,6 +27,7 @@ pub enum Ask {
     Purgeable { kept_ms: u64, max: usize },
     Counts,
     State,
+    Revoked,
     Retired(NodeId),
     Told { lease: LeaseId, since: Revision },
 }
@@ -181,6 +182,7 @@ fn ask(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<Ask> {
         },
         "counts" => Ask::Counts,
         "state" => Ask::State,
+        "revoked" => Ask::Revoked,
         "is-retired" => Ask::Retired(words.number()),
         "told" => Ask::Told { lease: words.number().into(), since: words.number() },
         _ => return None,
@@ -211,6 +213,10 @@ fn command(verb: &str, scope: Scope, words: &mut Words<'_>) -> Command {
                 }
             }
             Command::Pipeline { scope, ops }
+        }
+        "revoke-token" => {
+            let (token, keep_ms) = (words.name(), words.number());
+            Command::Cluster(ClusterCommand::RevokeToken { token, keep_ms })
         }
         "retire" => Command::Cluster(ClusterCommand::RetireNode { node: words.number() }),
         _ => match coordination::command(verb, &scope, words) {

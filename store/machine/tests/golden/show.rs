@@ -257,6 +257,11 @@ pub fn ask(machine: &Machine, ask: &Ask) -> String {
         Ask::Told { lease, since } => {
             if machine.told(*lease, *since) { "yes" } else { "no" }.to_owned()
         }
+        Ask::Revoked => {
+            let kept = machine.revoked_tokens().map(|(token, until)| format!("{token} until {until}"));
+            let kept: Vec<String> = kept.collect();
+            if kept.is_empty() { "none".to_owned() } else { kept.join(", ") }
+        }
         Ask::Retired(node) => {
             machine.retired_at(*node).map_or("no".to_owned(), |at| format!("since {at}"))
         }
