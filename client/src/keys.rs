@@ -109,6 +109,20 @@ impl Keys {
         }
     }
 
+    /// Raises a decimal number to at least this one; one that is as high already
+    /// stays. Answers the number then.
+    pub async fn max(
+        &self,
+        key: impl Into<Blob>,
+        number: i64,
+        deadline: Deadline,
+    ) -> Result<i64, Error> {
+        match self.apply(KvOp::Max { key: key.into(), number }, deadline).await?.1 {
+            KvOutcome::Added { value } => Ok(value),
+            _ => Err(Error::unexpected("max")),
+        }
+    }
+
     /// TCPStore's compare-and-set: an absent key matches an empty `expected`
     /// and nothing else.
     pub async fn compare_and_set(

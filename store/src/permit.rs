@@ -6,7 +6,7 @@
 
 use holdfast_api::grant::Role;
 use holdfast_api::{
-    Admin, ClusterCommand, Command, KvOp, LeaseCommand, LeaseId, Name, ProcessCommand, Read,
+    Admin, ClusterCommand, Command, LeaseCommand, LeaseId, Name, ProcessCommand, Read,
     ReleaseWhy, RequestBody, RoundCommand, RunCommand, Scope, SessionCommand, routes,
 };
 use http::Method;
@@ -159,19 +159,9 @@ pub type Asked = (Operation, Whose);
 /// What a command does.
 pub fn of_command(command: &Command) -> Asked {
     match command {
-        Command::Kv { scope, op } => match op {
-            KvOp::Put { .. }
-            | KvOp::MultiPut { .. }
-            | KvOp::Add { .. }
-            | KvOp::CompareAndSet { .. }
-            | KvOp::CompareRevisionAndSet { .. }
-            | KvOp::Append { .. }
-            | KvOp::Delete { .. }
-            | KvOp::QueuePush { .. }
-            | KvOp::QueuePop { .. }
-            | KvOp::Transaction { .. } => (Operation::ChangeKeys, Whose::of(scope)),
-        },
-        Command::Pipeline { scope, ops: _ } => (Operation::ChangeKeys, Whose::of(scope)),
+        Command::Kv { scope, op: _ } | Command::Pipeline { scope, ops: _ } => {
+            (Operation::ChangeKeys, Whose::of(scope))
+        }
         Command::Session(command) => match command {
             SessionCommand::Open { lease: Some(lease), .. } => {
                 (Operation::OpenSession, Whose::Lease(*lease))
@@ -294,26 +284,11 @@ pub enum Route {
     Body,
 }
 
-/// The JSON calls whose body says what they ask for.
-const BODIES: [&str; 39] = [
-    "/v1/kv/put",
-    "/v1/kv/multi-put",
-    "/v1/kv/add",
-    "/v1/kv/cas",
-    "/v1/kv/cas-revision",
-    "/v1/kv/append",
-    "/v1/kv/delete",
-    "/v1/kv/push",
-    "/v1/kv/pop",
-    "/v1/kv/transaction",
-    "/v1/kv/get",
-    "/v1/kv/multi-get",
-    "/v1/kv/check",
-    "/v1/kv/list",
-    "/v1/kv/count",
-    "/v1/kv/queue-length",
-    "/v1/kv/wait",
-    "/v1/kv/watch",
+/// Calls on keys and queues.
+const KEY_PATHS: &str = "/v1/kv/";
+
+/// The other calls whose body says what they ask for.
+const BODIES: [&str; 21] = [
     "/v1/session/open",
     "/v1/session/keep-alive",
     "/v1/session/close",
@@ -343,7 +318,7 @@ pub fn of_route(method: &Method, path: &str) -> Option<Route> {
     if path.starts_with(PEER_PATHS) {
         return Some(Route::Operation(Operation::BetweenNodes));
     }
-    if BODIES.contains(&path) {
+    if path.starts_with(KEY_PATHS) || BODIES.contains(&path) {
         return Some(Route::Body);
     }
     let operation = match path {

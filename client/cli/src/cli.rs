@@ -434,6 +434,15 @@ pub(crate) enum KvCommand {
         #[arg(allow_negative_numbers = true, value_name = "N")]
         delta: i64,
     },
+    /// Raise a decimal number to at least N (absent = N) and print what it is then
+    Max {
+        /// The key
+        #[arg(value_parser = argument::blob())]
+        key: Blob,
+        /// What it is at least from now on; may be negative
+        #[arg(allow_negative_numbers = true, value_name = "N")]
+        number: i64,
+    },
     /// Set a key if it has the expected value (an empty one matches an absent key) and print its
     /// value afterwards; exit code 1 if it was not set
     Cas {

@@ -18,7 +18,7 @@
 //! holdfast doctor [--python FILE]
 //! holdfast job list | delete NAME | plan [--without HOST|PROCESS]... [--without-host HOST]...
 //! holdfast run list | open [NAME] | end NAME | delete NAME
-//! holdfast kv put K V [--if-revision REV] | get K [--stale] [--raw] | add K N | cas K EXPECTED NEW
+//! holdfast kv put K V [--if-revision REV] | get K [--stale] [--raw] | add K N | max K N | cas K EXPECTED NEW
 //! holdfast kv delete K | --prefix P | --all; append K V | list [PREFIX] | count [PREFIX] | watch [PREFIX] [--from REV] [--follow-runs]
 //! holdfast kv txn [--if COMPARE]… [--then STEP]… [--else STEP]…
 //! holdfast kv wait K… [--at-least N] --timeout D
@@ -97,7 +97,7 @@
 //! | `run end`, `run delete` | `{"revision"}` |
 //! | `kv put`, `append`, `wait` | `{"revision"}` |
 //! | `kv get` | `{"key", "value", "created", "modified", "version", "revision"}` |
-//! | `kv add` | `{"value", "revision"}` |
+//! | `kv add`, `max` | `{"value", "revision"}` |
 //! | `kv cas` | `{"swapped", "value": now, null if absent, "revision"}`, whether or not it swapped |
 //! | `kv delete` | `{"deleted": bool, "revision"}`; with `--prefix` or `--all` `{"deleted_keys", "changed_keys": written since and kept, "revision"}` |
 //! | `kv txn` | `{"succeeded", "outcomes": [`[`TransactionOutcome`](holdfast_api::TransactionOutcome)`], "revision"}`, whether or not the comparisons held |

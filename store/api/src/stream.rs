@@ -28,7 +28,7 @@ pub const UPGRADE: &str = "holdfast-stream/1";
 pub const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
 /// What this version understands beyond the first one, in [`Hello::minor`].
-pub const MINOR: u32 = MINOR_LEADER;
+pub const MINOR: u32 = MINOR_MAX_OP;
 
 /// From this minor version on a node takes [`RequestBody::Report`]; an older
 /// one would take it for a broken frame.
@@ -47,6 +47,9 @@ pub const MINOR_PIPELINES: u32 = 4;
 
 /// From this minor version on a node takes [`RequestBody::WatchLeader`].
 pub const MINOR_LEADER: u32 = 5;
+
+/// From this minor version on a node takes [`KvOp::Max`](crate::KvOp::Max).
+pub const MINOR_MAX_OP: u32 = 6;
 
 /// The node's first frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use crate::applied::{Applied, RunKey};
 use crate::draft::Draft;
 use crate::job::{Balance, Run, Target};
 use crate::machine::Machine;
-use crate::{size, transaction};
+use crate::{number, size, transaction};
 use holdfast_api::command::facts::PIPELINE_LEVEL;
 
 impl Machine {
@@ -18,6 +18,10 @@ impl Machine {
         op: &KvOp,
         applied: &mut Applied,
     ) -> Result<KvOutcome, Refusal> {
+        let (level, needed) = (self.feature_level(), op.level());
+        if level < needed {
+            return Err(Refusal::FeatureLevel { level, needed });
+        }
         let target = self.jobs.writable(scope)?;
         size::check(op, self.limits())?;
         match op {
@@ -100,6 +104,9 @@ fn stage(draft: &mut Draft<'_>, op: &KvOp) -> Result<KvOutcome, Refusal> {
         KvOp::Add { key, delta } => {
             return draft.add(key, *delta).map(|value| KvOutcome::Added { value });
         }
+        KvOp::Max { key, number } => {
+            return raise(draft, key, *number).map(|value| KvOutcome::Added { value });
+        }
         KvOp::CompareAndSet { key, expected, desired } => {
             // An absent key equals an empty expectation, and so does an empty value.
             let present = draft.value(key).map_or(&[][..], Blob::as_bytes);
@@ -121,6 +128,21 @@ fn stage(draft: &mut Draft<'_>, op: &KvOp) -> Result<KvOutcome, Refusal> {
         }
     }
     Ok(KvOutcome::Written)
+}
+
+/// Raises a number, and returns what it is then.
+fn raise(draft: &mut Draft<'_>, key: &Blob, least: i64) -> Result<i64, Refusal> {
+    if let Some(value) = draft.value(key) {
+        let number = number::parse(value.as_bytes())
+            .ok_or_else(|| Refusal::NotANumber { key: key.clone() })?;
+        if number >= least {
+            return Ok(number);
+        }
+    }
+    let text = least.to_string();
+    size::value_within(text.len(), draft.limits)?;
+    draft.put(key, text.into());
+    Ok(least)
 }
 
 fn compare_and_set(draft: &mut Draft<'_>, key: &Blob, equal: bool, desired: &Blob) -> KvOutcome {

@@ -20,6 +20,7 @@ use holdfast_api::routes::{CLUSTER_HEADER, FORWARDED_HEADER, NO_FORWARD_HEADER};
 use holdfast_api::{Code, LeaderHint, Problem};
 use serde::Deserialize;
 
+use super::kv::change;
 use super::kv::park::WAIT_TIME_MAX;
 use super::problem::Failure;
 use super::problem::extract::bad_query;
@@ -49,18 +50,8 @@ pub enum Class {
     Watch,
 }
 
-/// All calls under `/v1/` but the stream.
+/// All calls under `/v1/` but the stream, and but [`change::CALLS`].
 const CALLS: &[(Method, &str, Class)] = &[
-    (Method::POST, "/v1/kv/put", Class::Change),
-    (Method::POST, "/v1/kv/multi-put", Class::Change),
-    (Method::POST, "/v1/kv/add", Class::Change),
-    (Method::POST, "/v1/kv/cas", Class::Change),
-    (Method::POST, "/v1/kv/cas-revision", Class::Change),
-    (Method::POST, "/v1/kv/append", Class::Change),
-    (Method::POST, "/v1/kv/delete", Class::Change),
-    (Method::POST, "/v1/kv/push", Class::Change),
-    (Method::POST, "/v1/kv/pop", Class::Change),
-    (Method::POST, "/v1/kv/transaction", Class::Change),
     (Method::POST, "/v1/kv/get", Class::Read),
     (Method::GET, "/v1/kv/get", Class::Read),
     (Method::POST, "/v1/kv/multi-get", Class::Read),
@@ -111,7 +102,7 @@ const CALLS: &[(Method, &str, Class)] = &[
 impl Class {
     /// The class of a call; none if there is no such call.
     pub fn of(method: &Method, path: &str) -> Option<Class> {
-        let call = CALLS.iter().find(|(m, p, _)| m == method && *p == path);
+        let call = change::CALLS.iter().chain(CALLS).find(|(m, p, _)| m == method && *p == path);
         call.map(|(_, _, class)| *class)
     }
 

@@ -94,17 +94,7 @@ async fn openapi() -> Response {
 fn described_routes() -> OpenApiRouter<App> {
     use cluster as c;
     use kv::{change, park, read};
-    OpenApiRouter::with_openapi(Description::openapi())
-        .routes(routes!(change::put))
-        .routes(routes!(change::multi_put))
-        .routes(routes!(change::add))
-        .routes(routes!(change::cas))
-        .routes(routes!(change::cas_revision))
-        .routes(routes!(change::append))
-        .routes(routes!(change::delete))
-        .routes(routes!(change::push))
-        .routes(routes!(change::pop))
-        .routes(routes!(change::transaction))
+    change::add_routes(OpenApiRouter::with_openapi(Description::openapi()))
         .routes(routes!(read::get, read::get_by_query))
         .routes(routes!(read::multi_get))
         .routes(routes!(read::check))

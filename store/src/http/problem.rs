@@ -239,58 +239,109 @@ const ALWAYS: &[Code] = &[
     Code::Timeout,
 ];
 
-/// Codes that a read can answer.
+/// Problems that some calls answer with, beside those of every call.
+struct Family {
+    /// Prefix of the names of its responses.
+    name: &'static str,
+    codes: &'static [Code],
+}
+
+/// Problems of every call.
+const ANY: Family = Family { name: "any", codes: &[] };
+
+const READ: Family = Family {
+    name: "read",
+    codes: &[
+        Code::KeyNotFound,
+        Code::JobNotFound,
+        Code::RunNotFound,
+        Code::LimitExceeded,
+        Code::Fenced,
+        Code::Compacted,
+    ],
+};
+
+const CHANGE: Family = Family {
+    name: "change",
+    codes: &[
+        Code::JobNotFound,
+        Code::RunNotFound,
+        Code::LimitExceeded,
+        Code::QuotaExceeded,
+        Code::Fenced,
+        Code::Conflict,
+        Code::NotANumber,
+        Code::SessionExpired,
+        Code::Stale,
+        Code::FeatureLevel,
+    ],
+};
+
+const ADMIN: Family =
+    Family { name: "admin", codes: &[Code::Conflict, Code::NodeNotFound, Code::QuorumWouldBeLost] };
+
+/// Problems that a read can answer with.
 pub struct ReadProblems;
 
 impl utoipa::IntoResponses for ReadProblems {
     fn responses() -> BTreeMap<String, RefOr<Described>> {
-        use Code::{Compacted, Fenced, JobNotFound, KeyNotFound, LimitExceeded, RunNotFound};
-        describe(&[KeyNotFound, JobNotFound, RunNotFound, LimitExceeded, Fenced, Compacted])
+        READ.references()
     }
 }
 
-/// Codes that a change can answer.
+/// Problems that a change can answer with.
 pub struct ChangeProblems;
 
 impl utoipa::IntoResponses for ChangeProblems {
     fn responses() -> BTreeMap<String, RefOr<Described>> {
-        describe(&[
-            Code::JobNotFound,
-            Code::RunNotFound,
-            Code::LimitExceeded,
-            Code::QuotaExceeded,
-            Code::Fenced,
-            Code::Conflict,
-            Code::NotANumber,
-            Code::SessionExpired,
-            Code::Stale,
-            Code::FeatureLevel,
-        ])
+        CHANGE.references()
     }
 }
 
-/// Codes that a cluster operation can answer.
+/// Problems that a cluster operation can answer with.
 pub struct AdminProblems;
 
 impl utoipa::IntoResponses for AdminProblems {
     fn responses() -> BTreeMap<String, RefOr<Described>> {
-        describe(&[Code::Conflict, Code::NodeNotFound, Code::QuorumWouldBeLost])
+        ADMIN.references()
     }
 }
 
-/// Describes the statuses of these codes and of those that any call can get.
-fn describe(codes: &[Code]) -> BTreeMap<String, RefOr<Described>> {
-    let mut by_status: BTreeMap<u16, Vec<String>> = BTreeMap::new();
-    for code in CODES.into_iter().filter(|code| ALWAYS.contains(code) || codes.contains(code)) {
-        let meaning = format!("`{code}`: {}", title_of(code));
-        by_status.entry(status_of(code).as_u16()).or_default().push(meaning);
-    }
-    by_status
-        .into_iter()
-        .map(|(status, meanings)| {
-            (status.to_string(), problem_response(status, &meanings.join("; ")))
+/// All responses that [`Family::references`] names, by their names.
+pub fn shared_responses() -> BTreeMap<String, RefOr<Described>> {
+    let described = [ANY, READ, CHANGE, ADMIN].into_iter().flat_map(|family| {
+        family.statuses().into_iter().map(move |(status, meanings)| {
+            (family.response(status), problem_response(status, &meanings.join("; ")))
         })
-        .collect()
+    });
+    described.collect()
+}
+
+impl Family {
+    /// Its statuses and those of every call, with what they mean.
+    fn statuses(&self) -> BTreeMap<u16, Vec<String>> {
+        let mut by_status: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+        let can_come = |code: &Code| ALWAYS.contains(code) || self.codes.contains(code);
+        for code in CODES.into_iter().filter(can_come) {
+            let meaning = format!("`{code}`: {}", title_of(code));
+            by_status.entry(status_of(code).as_u16()).or_default().push(meaning);
+        }
+        by_status
+    }
+
+    /// The name of the response with this status: that of every call unless it means more here.
+    fn response(&self, status: u16) -> String {
+        let is_own = self.codes.iter().any(|code| status_of(*code).as_u16() == status);
+        format!("{}_{status}", if is_own { self.name } else { ANY.name })
+    }
+
+    fn references(&self) -> BTreeMap<String, RefOr<Described>> {
+        let reference = |status: u16| {
+            let named = Ref::from_response_name(self.response(status));
+            (status.to_string(), RefOr::Ref(named))
+        };
+        self.statuses().into_keys().map(reference).collect()
+    }
 }
 
 fn problem_response(status: u16, description: &str) -> RefOr<Described> {
@@ -412,10 +463,11 @@ mod tests {
 
     #[test]
     fn codes_that_share_a_status_are_described_together() {
-        let described = describe(&[Code::KeyNotFound, Code::JobNotFound]);
-        let RefOr::T(response) = &described["404"] else { panic!("described in place") };
+        let described = shared_responses();
+        let RefOr::T(response) = &described["read_404"] else { panic!("described in place") };
         assert!(response.description.contains("key_not_found"));
         assert!(response.description.contains("job_not_found"));
-        assert!(described.contains_key("503") && !described.contains_key("507"));
+        let references = READ.references();
+        assert!(references.contains_key("503") && !references.contains_key("507"));
     }
 }

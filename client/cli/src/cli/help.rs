@@ -121,6 +121,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("kv get", &["holdfast kv get greeting", "holdfast kv get config --raw > config.json"]),
     ("kv add", &["holdfast kv add steps 1", "holdfast kv add budget -5"]),
+    ("kv max", &["holdfast kv max last_step 4200"]),
     ("kv cas", &["holdfast kv cas owner '' host7", "holdfast kv cas owner host7 host8"]),
     ("kv delete", &["holdfast kv delete greeting", "holdfast kv delete --prefix checkpoint/"]),
     (
@@ -328,8 +329,8 @@ mod tests {
     const VERBS: &[&str] = &[
         "Add", "Append", "Ask", "Begin", "Check", "Colour", "Compare", "Connect", "Count",
         "Delete", "Describe", "Do", "End", "Examine", "Give", "Go", "Hand", "Leave", "Let", "List",
-        "Lose", "Make", "Open", "Print", "Put", "Read", "Remove", "Say", "Send", "Set", "Show",
-        "Take", "Use", "Wait", "Write",
+        "Lose", "Make", "Open", "Print", "Put", "Raise", "Read", "Remove", "Say", "Send", "Set",
+        "Show", "Take", "Use", "Wait", "Write",
     ];
 
     #[test]

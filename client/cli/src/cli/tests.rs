@@ -76,6 +76,7 @@ fn every_documented_form_is_understood() {
         "kv get k --stale",
         "kv get --raw k",
         "kv add k 1",
+        "kv max k -4200",
         "kv cas k a b",
         "kv delete k",
         "kv delete --prefix p",

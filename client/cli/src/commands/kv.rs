@@ -28,7 +28,10 @@ pub(crate) async fn run(context: &Context, command: KvCommand) -> Result<(), Fai
             write(context, KvOp::Append { key, value }).await
         }
         KvCommand::Get { key, stale, raw } => get(context, key, stale, raw).await,
-        KvCommand::Add { key, delta } => add(context, key, delta).await,
+        KvCommand::Add { key, delta } => number(context, KvOp::Add { key, delta }).await,
+        KvCommand::Max { key, number: least } => {
+            number(context, KvOp::Max { key, number: least }).await
+        }
         KvCommand::Cas { key, expected, desired } => cas(context, key, expected, desired).await,
         KvCommand::Delete { what } => match what.of()? {
             Deletion::Key(key) => delete::one(context, key).await,
@@ -124,10 +127,10 @@ async fn get(context: &Context, key: Blob, stale: bool, raw: bool) -> Result<(),
     }
 }
 
-async fn add(context: &Context, key: Blob, delta: i64) -> Result<(), Failure> {
-    match propose(context, KvOp::Add { key, delta }).await? {
+async fn number(context: &Context, op: KvOp) -> Result<(), Failure> {
+    match propose(context, op).await? {
         (KvOutcome::Added { value }, revision) => context.emit(&Added { value, revision }),
-        (other, _) => Err(unexpected_outcome("add", &other)),
+        (other, _) => Err(unexpected_outcome("a change of a number", &other)),
     }
 }
 

@@ -30,6 +30,9 @@ pub const SECRET_IDS_LEVEL: u32 = 5;
 /// From this level on, the cluster keeps which signed tokens were revoked.
 pub const TOKENS_LEVEL: u32 = 6;
 
+/// From this level on there is [`KvOp::Max`](super::KvOp::Max).
+pub const MAX_OP_LEVEL: u32 = 6;
+
 /// Bytes counted for any command, beside its keys and values.
 pub(super) const COMMAND_BYTES: usize = 64;
 

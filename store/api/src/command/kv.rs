@@ -5,11 +5,13 @@ use std::convert::Infallible;
 use serde::{Deserialize, Serialize};
 
 use super::Revision;
-use super::facts::{COMMAND_BYTES, Facts, PIPELINE_LEVEL, Sender, Size, Subject};
+use super::facts::{
+    COMMAND_BYTES, FIRST_LEVEL, Facts, MAX_OP_LEVEL, PIPELINE_LEVEL, Sender, Size, Subject,
+};
 use crate::blob::Blob;
 use crate::name::Scope;
 use crate::outcome::Refusal;
-use crate::stream::MINOR_PIPELINES;
+use crate::stream::{MINOR_MAX_OP, MINOR_PIPELINES};
 
 /// Bytes counted for each key of a command that names several.
 const STEP_BYTES: usize = 16;
@@ -47,6 +49,15 @@ pub enum KvOp {
         key: Blob,
         /// What to add, maybe negative.
         delta: i64,
+    },
+    /// Raises a decimal number to at least this one (absent = less than any): the
+    /// highest step of several reporters. It changes nothing if it is as high already.
+    /// From [`MAX_OP_LEVEL`] on.
+    Max {
+        /// Key: any bytes, up to `key_bytes_max`.
+        key: Blob,
+        /// What the number is at least from now on.
+        number: i64,
     },
     /// TCPStore's compare-and-set: an absent key matches an empty `expected`,
     /// and nothing else; a present one matches its exact value.
@@ -106,7 +117,20 @@ pub enum KvOp {
 
 impl KvOp {
     pub(super) fn facts<'c>(&self, scope: &'c Scope) -> Facts<'c> {
-        Facts { sender: Sender::Program, ..Facts::of(Subject::Keys(scope)) }
+        let minor = match self {
+            KvOp::Max { .. } => MINOR_MAX_OP,
+            _ => 0,
+        };
+        let (level, sender) = (self.level(), Sender::Program);
+        Facts { level, minor, sender, ..Facts::of(Subject::Keys(scope)) }
+    }
+
+    /// The feature level from which on it is applied.
+    pub fn level(&self) -> u32 {
+        match self {
+            KvOp::Max { .. } => MAX_OP_LEVEL,
+            _ => FIRST_LEVEL,
+        }
     }
 
     /// Hands on the keys and values that it is made of, in their order, up to an error.
@@ -126,7 +150,9 @@ impl KvOp {
                 part(Part::WrittenKey(&entry.key))?;
                 part(Part::WrittenValue(&entry.value))
             }),
-            KvOp::Add { key, delta: _ } => part(Part::WrittenKey(key)),
+            KvOp::Add { key, delta: _ } | KvOp::Max { key, number: _ } => {
+                part(Part::WrittenKey(key))
+            }
             KvOp::CompareAndSet { key, expected, desired } => {
                 part(Part::WrittenKey(key))?;
                 part(Part::WrittenValue(desired))?;
@@ -354,9 +380,9 @@ impl TransactionOp {
 pub enum KvOutcome {
     /// Outcome of a put, an append or a multi-put.
     Written,
-    /// Outcome of an add.
+    /// Outcome of an add or a max.
     Added {
-        /// Number after the addition.
+        /// The number afterwards.
         value: i64,
     },
     /// Both kinds of compare-and-set.

@@ -237,6 +237,7 @@ fn kv(verb: &str, words: &mut Words<'_>) -> KvOp {
             KvOp::MultiPut { entries }
         }
         "add" => KvOp::Add { key: words.blob(), delta: words.signed() },
+        "max" => KvOp::Max { key: words.blob(), number: words.signed() },
         "cas" => {
             KvOp::CompareAndSet { key: words.blob(), expected: words.blob(), desired: words.blob() }
         }

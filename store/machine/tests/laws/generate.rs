@@ -113,6 +113,7 @@ fn kv_op() -> impl Strategy<Value = KvOp> {
             entries: pairs.into_iter().map(|(key, value)| KeyValue { key, value }).collect(),
         }),
         3 => (key(), delta()).prop_map(|(key, delta)| KvOp::Add { key, delta }),
+        1 => (key(), delta()).prop_map(|(key, number)| KvOp::Max { key, number }),
         2 => (key(), value(), value()).prop_map(|(key, expected, desired)| {
             KvOp::CompareAndSet { key, expected, desired }
         }),

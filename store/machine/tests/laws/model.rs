@@ -164,6 +164,8 @@ impl Run {
                     other => panic!("{other:?}"),
                 }
             }
+            // The model's cluster is at the first feature level.
+            KvOp::Max { .. } => return None,
             KvOp::Delete { key } => {
                 let step = TransactionOp::Delete { key: key.clone() };
                 match self.write(&[step], revision)?.remove(0) {

@@ -2,19 +2,53 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use holdfast_api::{
     Blob, Command, Compare, KeyValue, KvOp, KvOutcome, Outcome, Revision, Scope, SessionRef,
     TransactionOp, TransactionOutcome,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{Mark, commit};
 use crate::http::App;
+use crate::http::forward::Class;
 use crate::http::problem::extract::{Body, InSession, SessionHeaders};
 use crate::http::problem::{ChangeProblems, Failure};
 use crate::principal::Principal;
+
+/// The calls of this module.
+pub const CALLS: &[(Method, &str, Class)] = &[
+    (Method::POST, "/v1/kv/put", Class::Change),
+    (Method::POST, "/v1/kv/multi-put", Class::Change),
+    (Method::POST, "/v1/kv/add", Class::Change),
+    (Method::POST, "/v1/kv/max", Class::Change),
+    (Method::POST, "/v1/kv/cas", Class::Change),
+    (Method::POST, "/v1/kv/cas-revision", Class::Change),
+    (Method::POST, "/v1/kv/append", Class::Change),
+    (Method::POST, "/v1/kv/delete", Class::Change),
+    (Method::POST, "/v1/kv/push", Class::Change),
+    (Method::POST, "/v1/kv/pop", Class::Change),
+    (Method::POST, "/v1/kv/transaction", Class::Change),
+];
+
+/// Adds the calls of this module to a router.
+pub fn add_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    router
+        .routes(routes!(put))
+        .routes(routes!(multi_put))
+        .routes(routes!(add))
+        .routes(routes!(max))
+        .routes(routes!(cas))
+        .routes(routes!(cas_revision))
+        .routes(routes!(append))
+        .routes(routes!(delete))
+        .routes(routes!(push))
+        .routes(routes!(pop))
+        .routes(routes!(transaction))
+}
 
 type Answered<T> = Result<Json<T>, Failure>;
 
@@ -50,6 +84,18 @@ pub struct AddRequest {
     pub key: Blob,
     /// What to add, maybe negative.
     pub delta: i64,
+}
+
+/// A number to raise.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MaxRequest {
+    /// Whose key.
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// The key; absent, it is set.
+    pub key: Blob,
+    /// What the number is at least from now on.
+    pub number: i64,
 }
 
 /// A value to replace if it is the expected one.
@@ -115,10 +161,10 @@ pub struct WrittenAnswer {
     pub mark: Mark,
 }
 
-/// The sum.
+/// The number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AddedAnswer {
-    /// Number after the addition.
+    /// The number now.
     pub value: i64,
     /// When.
     #[serde(flatten)]
@@ -203,6 +249,11 @@ fn written(outcome: &KvOutcome, mark: Mark) -> Option<WrittenAnswer> {
     matches!(outcome, KvOutcome::Written).then_some(WrittenAnswer { mark })
 }
 
+fn added(outcome: &KvOutcome, mark: Mark) -> Option<AddedAnswer> {
+    let KvOutcome::Added { value } = outcome else { return None };
+    Some(AddedAnswer { value: *value, mark })
+}
+
 fn compared(outcome: &KvOutcome, mark: Mark) -> Option<ComparedAnswer> {
     let KvOutcome::Compared { swapped, value, modified } = outcome else { return None };
     Some(ComparedAnswer { swapped: *swapped, value: value.clone(), modified: *modified, mark })
@@ -251,11 +302,22 @@ pub async fn add(
     InSession(session): InSession,
     Body(AddRequest { scope, key, delta }): Body<AddRequest>,
 ) -> Answered<AddedAnswer> {
-    let fitting = |outcome: &KvOutcome, mark| match outcome {
-        KvOutcome::Added { value } => Some(AddedAnswer { value: *value, mark }),
-        _ => None,
-    };
-    change(&app, &caller, session, scope, KvOp::Add { key, delta }, fitting).await
+    change(&app, &caller, session, scope, KvOp::Add { key, delta }, added).await
+}
+
+/// Raises a number to at least this one; one that is as high already stays.
+#[utoipa::path(
+    post, path = "/v1/kv/max", operation_id = "kv_max", tag = "keys", params(SessionHeaders),
+    request_body(content = MaxRequest, example = json!({"job": "web", "key": "last_step", "number": 4200})),
+    responses((status = 200, description = "The number now", body = AddedAnswer), ChangeProblems)
+)]
+pub async fn max(
+    State(app): State<App>,
+    caller: Principal,
+    InSession(session): InSession,
+    Body(MaxRequest { scope, key, number }): Body<MaxRequest>,
+) -> Answered<AddedAnswer> {
+    change(&app, &caller, session, scope, KvOp::Max { key, number }, added).await
 }
 
 /// Sets a key if it has the expected value.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
 use crate::http::forward::Class;
+use crate::http::problem::shared_responses;
 
 /// Start of a reference to a named schema.
 const NAMED: &str = "#/components/schemas/";
@@ -28,6 +29,8 @@ pub fn complete(described: &OpenApi) -> OpenApi {
             }
         }
     }
+    let shared = serde_json::to_value(shared_responses()).expect("the responses are JSON");
+    document["components"]["responses"] = shared;
     let schemas = members(&mut document["components"]["schemas"]);
     merge_flattened(schemas);
     close(schemas, asked);

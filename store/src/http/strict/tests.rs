@@ -35,8 +35,11 @@ fn a_misspelt_field_is_named_with_its_nearest_and_a_body_that_works() {
 
 #[test]
 fn the_problem_that_the_description_shows_is_said() {
-    let put = &document()["paths"]["/v1/kv/put"]["post"]["responses"]["400"];
-    let shown = &put["content"]["application/problem+json"]["example"];
+    let document = document();
+    let put = &document["paths"]["/v1/kv/put"]["post"]["responses"]["400"];
+    assert_eq!(put["$ref"], "#/components/responses/any_400");
+    let shown = &document["components"]["responses"]["any_400"]["content"]["application/problem+json"]
+        ["example"];
     let said = posted("/v1/kv/put", r#"{"jbo": "web", "key": "k", "value": "v"}"#).unwrap();
     assert_eq!(shown["detail"], said.as_str());
     assert_eq!(shown["code"], "invalid_request");
