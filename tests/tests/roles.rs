@@ -335,3 +335,65 @@ async fn a_stream_ends_with_its_token_and_with_its_key() {
     let got = cli(&cluster, &files.path("new"), &["--job", "llm-7b", "kv", "get", "k"]).await;
     assert_eq!(got.code, Some(0), "{got:?}");
 }
+
+#[tokio::test]
+async fn a_revoked_token_counts_nowhere_and_never_again() {
+    let files = Files::new().await;
+    let mut cluster = files.cluster().await;
+    let of_llm = ["--role", "job", "--jobs", "llm-*"];
+    let lost = files.token("lost", "key", "1h", &of_llm).await;
+    let kept = files.token("kept", "key", "1h", &of_llm).await;
+    files.token("op", "key", "1h", &["--role", "operator"]).await;
+    let shown = cli(&cluster, &files.path("op"), &["-o", "json", "token", "show", &files.text("lost")]);
+    let shown: Value = serde_json::from_str(&shown.await.stdout).expect("it prints JSON");
+    let id = shown["id"].as_str().expect("a token has an id").to_owned();
+
+    // Neither its own holder nor an operator revokes, or sees what was revoked.
+    for name in ["lost", "op"] {
+        let path = files.path(name);
+        cli(&cluster, &path, &["token", "revoke", &id]).await.failed(1, &["revoke a token"]);
+        cli(&cluster, &path, &["token", "list"]).await.failed(1, &["list revoked tokens"]);
+    }
+
+    let (follower, leader) = cluster.follower_and_leader().await;
+    let mut lost_streams = streams(&cluster, [follower, leader], &lost).await;
+    let mut kept_streams = streams(&cluster, [follower, leader], &kept).await;
+    let shared = files.path("shared");
+    let revoked = cli(&cluster, &shared, &["token", "revoke", &id, "--keep", "1h"]).await;
+    assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    for stream in &mut lost_streams {
+        stream.closed().await;
+    }
+    for stream in &mut kept_streams {
+        assert!(matches!(stream.ask(RequestBody::Status).await, Ok(ReplyBody::Status(_))));
+    }
+    is_revoked_everywhere(&cluster, &lost).await;
+    cli(&cluster, &files.path("lost"), &["status"]).await.failed(1, &["was revoked", "(lost)"]);
+    let listed = cli(&cluster, &shared, &["-o", "json", "token", "list"]).await;
+    let listed: Value = serde_json::from_str(&listed.stdout).expect("it prints JSON");
+    assert_eq!(listed["revoked"][0]["token"], id.as_str(), "{listed}");
+    assert_eq!(listed["keys"].as_array().map(Vec::len), Some(1), "{listed}");
+
+    // It is as replicated and lasting as everything else.
+    for id in cluster.ids() {
+        cluster.kill(id);
+    }
+    for id in cluster.ids() {
+        cluster.launch(id);
+    }
+    cluster.wait_all_ready().await;
+    is_revoked_everywhere(&cluster, &lost).await;
+    let answer = ask(cluster.address(1), &kept, Method::GET, "/v1/status", &Value::Null).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+async fn is_revoked_everywhere(cluster: &Cluster, token: &str) {
+    for id in cluster.ids() {
+        eventually("the node to have applied the revocation", async || {
+            let answer = ask(cluster.address(id), token, Method::GET, "/v1/status", &Value::Null);
+            let answer = answer.await;
+            (answer.status == 401 && answer.text().contains("was revoked")).then_some(())
+        })
+        .await;
+    }
+}

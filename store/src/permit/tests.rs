@@ -41,7 +41,7 @@ fn fields() -> Value {
     let scope = json!({"job": "web", "run": "r1"});
     json!({
         "scope": scope, "job": "web", "run": "r1", "key": "k", "value": "v", "entries": [],
-        "delta": 1, "expected": "", "desired": "", "revision": 1, "compare": [], "then": [],
+        "delta": 1, "number": 1, "expected": "", "desired": "", "revision": 1, "compare": [], "then": [],
         "nonce": [1, 2], "ttl_ms": 1000, "session": 7, "deadline": 1, "ended_at": 1,
         "node": 4, "address": "a:1", "cluster_id": "c", "limits": Limits::default(), "level": 5,
         "lease": 7, "host": "h", "process": 0, "incarnation": 1, "ends": [], "reason": "r",
