@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::join_all;
-use holdfast_api::{Name, Problem};
 use holdfast_api::grant::{self, PublicKeys};
 use holdfast_api::routes::{LIVEZ, METRICS, READYZ};
 use holdfast_api::token::{self, Tokens};
+use holdfast_api::{Name, Problem};
 use http::{HeaderMap, HeaderValue, header};
 use subtle::{Choice, ConstantTimeEq};
 
@@ -178,7 +178,8 @@ impl Access {
     /// Ids of the keys whose tokens are taken.
     pub fn key_ids(&self) -> Vec<Name> {
         let keys = self.keys.iter();
-        keys.flat_map(|keys| keys.get().iter().map(|key| key.id().clone()).collect::<Vec<_>>()).collect()
+        keys.flat_map(|keys| keys.get().iter().map(|key| key.id().clone()).collect::<Vec<_>>())
+            .collect()
     }
 
     /// Who holds a signed token; the error says why nobody.

@@ -6,8 +6,8 @@
 
 use holdfast_api::grant::Role;
 use holdfast_api::{
-    Admin, ClusterCommand, Command, LeaseCommand, LeaseId, Name, ProcessCommand, Read,
-    ReleaseWhy, RequestBody, RoundCommand, RunCommand, Scope, SessionCommand, routes,
+    Admin, ClusterCommand, Command, LeaseCommand, LeaseId, Name, ProcessCommand, Read, ReleaseWhy,
+    RequestBody, RoundCommand, RunCommand, Scope, SessionCommand, routes,
 };
 use http::Method;
 

@@ -344,8 +344,9 @@ async fn a_revoked_token_counts_nowhere_and_never_again() {
     let lost = files.token("lost", "key", "1h", &of_llm).await;
     let kept = files.token("kept", "key", "1h", &of_llm).await;
     files.token("op", "key", "1h", &["--role", "operator"]).await;
-    let shown = cli(&cluster, &files.path("op"), &["-o", "json", "token", "show", &files.text("lost")]);
-    let shown: Value = serde_json::from_str(&shown.await.stdout).expect("it prints JSON");
+    let show = ["-o", "json", "token", "show", &files.text("lost")];
+    let shown = cli(&cluster, &files.path("op"), &show).await;
+    let shown: Value = serde_json::from_str(&shown.stdout).expect("it prints JSON");
     let id = shown["id"].as_str().expect("a token has an id").to_owned();
 
     // Neither its own holder nor an operator revokes, or sees what was revoked.

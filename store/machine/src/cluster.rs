@@ -84,16 +84,18 @@ impl Cluster {
         if level < needed {
             return Err(Refusal::FeatureLevel { level, needed });
         }
-        self.revoked.retain(|_, until| *until > time);
-        let until = time.saturating_add(keep_ms);
-        match self.revoked.get_mut(token) {
-            Some(kept) => *kept = (*kept).max(until),
-            None if self.revoked.len() as u64 >= REVOKED_TOKENS_MAX => {
-                let what = "revoked_tokens_max".to_owned();
-                return Err(Refusal::ClusterFull { what, limit: REVOKED_TOKENS_MAX });
-            }
-            None => drop(self.revoked.insert(token.clone(), until)),
+        let over = |(token, until): (&Name, &LogTime)| (*until <= time).then(|| token.clone());
+        let over: Vec<Name> = self.revoked.iter().filter_map(over).collect();
+        for token in over {
+            self.revoked.remove(&token);
         }
+        let until = time.saturating_add(keep_ms);
+        let before = self.revoked.get(token).copied();
+        if before.is_none() && self.revoked.len() as u64 >= REVOKED_TOKENS_MAX {
+            let what = "revoked_tokens_max".to_owned();
+            return Err(Refusal::ClusterFull { what, limit: REVOKED_TOKENS_MAX });
+        }
+        self.revoked.insert(token.clone(), before.map_or(until, |before| before.max(until)));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use holdfast_api::agent::AgentReport;
-use holdfast_api::{Limits, Proposal};
+use holdfast_api::{KvOp, Limits, Proposal};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -39,16 +39,20 @@ fn all_of<T: DeserializeOwned>(bodies: &[Value]) -> Vec<T> {
 
 fn fields() -> Value {
     let scope = json!({"job": "web", "run": "r1"});
-    json!({
+    let mut fields = json!({
         "scope": scope, "job": "web", "run": "r1", "key": "k", "value": "v", "entries": [],
-        "delta": 1, "number": 1, "expected": "", "desired": "", "revision": 1, "compare": [], "then": [],
+        "delta": 1, "expected": "", "desired": "", "revision": 1, "compare": [], "then": [],
         "nonce": [1, 2], "ttl_ms": 1000, "session": 7, "deadline": 1, "ended_at": 1,
         "node": 4, "address": "a:1", "cluster_id": "c", "limits": Limits::default(), "level": 5,
         "lease": 7, "host": "h", "process": 0, "incarnation": 1, "ends": [], "reason": "r",
-        "token": "t1", "keep_ms": 1, "round": "r", "arrivals": [], "calls": [], "releases": [], "generation": 4, "at": 1,
+        "round": "r", "arrivals": [], "calls": [], "releases": [], "generation": 4, "at": 1,
         "keys": [], "prefix": "", "since": 0, "after": 0, "conditions": [], "request": 1,
         "to": 2,
-    })
+    });
+    let more = json!({"number": 1, "token": "t1", "keep_ms": 1});
+    let more = more.as_object().cloned().expect("an object");
+    fields.as_object_mut().expect("an object").extend(more);
+    fields
 }
 
 /// Every command that there is.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_api::grant::{Claims, Grant, Role, SignedToken, SigningKey, token_id};
+use holdfast_api::token::{FILE_BYTES_MAX, Tokens};
 use holdfast_api::{ClusterCommand, Command, JobPattern, Name, NodeId, Problem};
 use holdfast_client::{Error, fetch};
-use holdfast_api::token::{FILE_BYTES_MAX, Tokens};
 use serde::{Deserialize, Serialize};
 
 use super::Context;

@@ -258,7 +258,8 @@ pub fn ask(machine: &Machine, ask: &Ask) -> String {
             if machine.told(*lease, *since) { "yes" } else { "no" }.to_owned()
         }
         Ask::Revoked => {
-            let kept = machine.revoked_tokens().map(|(token, until)| format!("{token} until {until}"));
+            let kept =
+                machine.revoked_tokens().map(|(token, until)| format!("{token} until {until}"));
             let kept: Vec<String> = kept.collect();
             if kept.is_empty() { "none".to_owned() } else { kept.join(", ") }
         }
