@@ -146,7 +146,7 @@ async fn every_call_about_another_job_is_refused_through_every_node() {
             let answer = ask(address, &llm, method.clone(), &path, &body).await;
             let said = format!("{method} {path} {body}: {} {}", answer.status, answer.text());
             let of_web = path.contains("job=web") || body.to_string().contains(r#""job":"web""#);
-            let of_cluster = path.starts_with("/v1/node/")
+            let of_cluster = ["/v1/node/", "/v1/token"].iter().any(|of| path.starts_with(of))
                 || path == "/v1/leader/transfer"
                 || path == "/v1/backup"
                 || (path == "/v1/limits" && method == Method::POST);
@@ -155,7 +155,8 @@ async fn every_call_about_another_job_is_refused_through_every_node() {
             assert_eq!(is_forbidden(&answer), (of_web && !filtered) || of_cluster, "{said}");
 
             // An operator sees, and has no keys. What it may change is not asked for here.
-            if path.starts_with("/v1/kv/") || path == "/v1/backup" {
+            if path.starts_with("/v1/kv/") || ["/v1/backup", "/v1/tokens"].contains(&path.as_str())
+            {
                 let answer = ask(address, &operator, method, &path, &body).await;
                 assert!(is_forbidden(&answer), "{path}: {}", answer.text());
             } else if method == Method::GET {

@@ -38,8 +38,8 @@ pub(crate) enum ClusterTokenCommand {
     Revoke {
         /// Its id, as `holdfast token show` and the nodes' logs tell it
         token: Name,
-        /// Keep this for so long: until the token has expired [default: 3660days, the longest that
-        /// one is valid]
+        /// Let the cluster remember it for this time: until the token has expired
+        /// [default: 3660days, the longest that one is valid]
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         keep: Option<Duration>,
     },

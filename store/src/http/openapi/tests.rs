@@ -103,15 +103,14 @@ fn every_reference_leads_somewhere_and_no_schema_is_called_value() {
         }
     }
     let document = document();
-    let schemas = document["components"]["schemas"].as_object().unwrap();
     let mut found = BTreeSet::new();
     references(&document, &mut found);
     assert!(!found.is_empty());
     for reference in found {
-        let name = reference.strip_prefix("#/components/schemas/").unwrap();
-        assert!(schemas.contains_key(name), "{reference}");
+        let place = reference.strip_prefix('#').unwrap();
+        assert!(document.pointer(place).is_some(), "{reference}");
     }
-    assert!(!schemas.contains_key("Value"));
+    assert!(document["components"]["schemas"].get("Value").is_none());
 }
 
 /// An app whose node has not found its place yet.
