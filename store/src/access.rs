@@ -25,7 +25,7 @@ use subtle::{Choice, ConstantTimeEq};
 
 use self::followed::Followed;
 use crate::principal::{HeldToken, Principal};
-use crate::storage::calendar;
+use crate::calendar;
 use crate::tls::Tls;
 
 /// Paths that need no token: probes and metrics scrapers have none, and metrics
@@ -204,9 +204,15 @@ impl Access {
         Access::headers_of(self.peers.as_ref().or(self.guarded.as_ref()))
     }
 
-    /// Headers of a client's request that this node passes on.
-    pub fn client_headers(&self) -> HeaderMap {
-        Access::headers_of(self.guarded.as_ref())
+    /// Headers of a caller's request that this node passes on: a signed token itself, so
+    /// that the right stays the caller's.
+    pub fn headers_for(&self, caller: &Principal) -> HeaderMap {
+        match caller.token() {
+            Some(token) => {
+                HeaderMap::from_iter([(header::AUTHORIZATION, token.authorization.clone())])
+            }
+            None => Access::headers_of(self.guarded.as_ref()),
+        }
     }
 
     fn headers_of(guarded: Option<&Arc<Followed<Tokens>>>) -> HeaderMap {
@@ -248,6 +254,7 @@ pub fn no_keys() -> Problem {
 mod tests {
     use super::followed::READ_EVERY;
     use super::*;
+    use crate::principal::Proof;
 
     const OLD: &str = "the-old-token-0123456789";
     const NEW: &str = "the-new-token-0123456789";
@@ -307,7 +314,8 @@ mod tests {
             let admitted = [&job, &peer].map(|headers| access.admits(path, headers));
             assert_eq!(admitted, [of_job, of_peer], "{path}");
         }
-        assert_eq!((access.headers(), access.client_headers()), (peer, job));
+        let shared = Principal::admin(Proof::SharedToken);
+        assert_eq!((access.headers(), access.headers_for(&shared)), (peer, job));
     }
 
     #[test]

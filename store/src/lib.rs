@@ -16,6 +16,7 @@
 //! | --- | --- |
 //! | [`access`] | tokens and keys: who is let in |
 //! | [`principal`], [`permit`] | who a request is from; who may do what |
+//! | [`calendar`] | wall-clock time: for headers of files, and for signed tokens |
 //! | [`cli`] | the grammar of the command line |
 //! | [`config`] | settings: flags, environment, file, defaults |
 //! | [`serve`], [`dev`] | one node, from start to exit; a cluster of child processes |
@@ -35,8 +36,10 @@
 //!
 //! * No rule about jobs, keys or sessions is decided here: the state machine
 //!   decides all of them. This crate orders, stores, sends and wakes.
-//! * Only `raft` and `storage` name types of openraft or RocksDB, and none of
-//!   those types reaches the disk or the wire.
+//! * Only `raft` names types of openraft, only `storage` those of RocksDB, and none of
+//!   them reaches the disk or the wire.
+//! * `http` asks `node`, `node` asks `raft`, `raft` stands on `storage`: none knows what is
+//!   above it. What is between nodes ([`http::peers`]) opens for `raft`.
 //! * A write is acknowledged only after a majority has synced it, also when
 //!   the majority is one node.
 //! * Reads are confirmed by a quorum (ReadIndex). No read relies on a clock or a
@@ -52,6 +55,7 @@
 //!   `tokio::time`.
 
 pub mod access;
+pub mod calendar;
 pub mod cli;
 pub mod config;
 pub mod dev;

@@ -4,18 +4,14 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
 use holdfast_api::grant::{Grant, Role};
-use holdfast_api::{Code, JobPattern, Name, Problem};
-use http::{HeaderMap, HeaderValue, header};
+use holdfast_api::{JobPattern, Name};
+use http::HeaderValue;
 
-use crate::access::Access;
-use crate::http::problem::Failure;
 
 /// The peer's address, beside each request of its connection.
 #[derive(Debug, Clone, Copy)]
-pub struct From(pub SocketAddr);
+pub struct RemoteAddress(pub SocketAddr);
 
 /// Who a request is from. Cheap to clone; goes with a request or a connection.
 #[derive(Debug, Clone)]
@@ -105,17 +101,6 @@ impl Principal {
             Proof::Nothing | Proof::SharedToken | Proof::Certificate | Proof::Node => None,
         }
     }
-
-    /// Headers of a request of this caller that this node passes on: a signed token
-    /// itself, so that the right stays the caller's.
-    pub fn headers(&self, access: &Access) -> HeaderMap {
-        match self.token() {
-            Some(token) => {
-                HeaderMap::from_iter([(header::AUTHORIZATION, token.authorization.clone())])
-            }
-            None => access.client_headers(),
-        }
-    }
 }
 
 impl fmt::Display for Principal {
@@ -130,15 +115,5 @@ impl fmt::Display for Principal {
         write!(f, ", role {}", self.role)?;
         let patterns: Vec<&str> = self.jobs.iter().map(JobPattern::as_str).collect();
         if patterns.is_empty() { Ok(()) } else { write!(f, " for {}", patterns.join(", ")) }
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Principal {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
-        // Set by `http::admission` for every request that it lets in.
-        let unknown = || Problem::refused(Code::Unauthorized, "nobody let this request in").into();
-        parts.extensions.get::<Principal>().cloned().ok_or_else(unknown)
     }
 }

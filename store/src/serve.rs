@@ -24,11 +24,11 @@ use crate::node::room::Gauge;
 use crate::node::witness::Witnessing;
 use crate::node::{Node, Parts, VERSION};
 use crate::raft::tcp::{Tcp, TcpTransport};
-use crate::raft::{Consensus, View};
+use crate::raft::{Consensus, LogStore, StateMachine, View};
 use crate::recurring::Recurring;
 use crate::storage::offload::Offload;
 use crate::storage::stats::WriteStats;
-use crate::storage::{LogStore, Opened, Options, Storage, StorageError};
+use crate::storage::{Log, Opened, Options, Storage, StorageError};
 
 /// Longest time for the node's own tasks to end when it stops.
 const TASKS_TIME_MAX: Duration = Duration::from_secs(5);
@@ -279,14 +279,15 @@ async fn start(
     let identity = storage.identity().clone();
     let (fatal, fatal_received) = mpsc::channel(1);
     let effects = Arc::new(Effects::default());
-    let state = storage.state_machine(effects.clone()).await?;
+    let log = LogStore::open(storage)?;
+    let state = StateMachine::open(storage.snapshots(), effects.clone()).await?;
     let shared = state.state();
     let witnessing = Witnessing::new(
         identity.cluster_id.clone(),
         identity.node_id,
         rand::random(),
         storage.last_index(),
-        &storage.log(),
+        &log,
         Arc::new(move |why| drop(fatal.try_send(why))),
     );
     let transport = Tcp(TcpTransport::new(witnessing.clone(), options.access.clone()));
@@ -295,7 +296,7 @@ async fn start(
         identity.cluster_id.clone(),
         options.consensus.clone(),
         Arc::new(transport),
-        (storage.log(), state, storage.snapshots()),
+        (log.clone(), state, storage.snapshots()),
     );
     let starting = AbortOnDropHandle::new(threads.spawn(starting));
     let consensus = starting.await.map_err(|error| error.to_string());
@@ -323,10 +324,10 @@ async fn start(
         counted.watch(count).await;
     }));
     if let Some(every) = options.scrub_every {
-        let scrubbing = node.clone().scrub(storage.log(), storage.snapshots(), every);
+        let scrubbing = node.clone().scrub(log.clone(), storage.snapshots(), every);
         tasks.spawn(stop.clone().run_until_cancelled_owned(scrubbing));
     }
-    let bounding = node.clone().bound_log(storage.log());
+    let bounding = node.clone().bound_log(log);
     tasks.spawn(stop.clone().run_until_cancelled_owned(bounding));
     tasks.spawn(witnessing.clone().run(consensus.clone(), stop.clone()));
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(node.clone().watch_leader()), threads);
@@ -471,7 +472,7 @@ async fn watch_over(
     Err(ServeError::Fatal(why))
 }
 
-async fn log_failed(log: &LogStore) -> String {
+async fn log_failed(log: &Log) -> String {
     let mut failure = log.failure();
     let failed = failure.wait_for(Option::is_some).await.ok();
     match failed.and_then(|failure| failure.as_ref().map(ToString::to_string)) {

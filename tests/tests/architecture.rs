@@ -90,9 +90,12 @@ fn dependencies_point_one_way() {
     }
 }
 
-/// Where the libraries below consensus and storage may be named: there, and
-/// where the consensus library's own suite is run against our storage.
-const HOMES: &[&str] = &["store/src/raft", "store/src/storage", "store/tests/storage"];
+/// Where each of the libraries below the store may be named: in its one place, and where the
+/// consensus library's own suite is run against our storage.
+const HOMES: &[(&str, &[&str])] = &[
+    ("openraft", &["store/src/raft/", "store/tests/storage/"]),
+    ("rocksdb", &["store/src/storage/rocks.rs", "store/tests/storage/"]),
+];
 
 /// All Rust files below a folder.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -131,18 +134,86 @@ fn only_consensus_and_storage_name_the_libraries_below_them() {
         let place = file.strip_prefix(&root).expect("it was found there").display().to_string();
         let text = std::fs::read_to_string(&file).expect("a source");
         for (number, line) in text.lines().enumerate() {
-            if names(line, "openraft") || names(line, "rocksdb") {
-                let home = HOMES.iter().any(|home| place.starts_with(home));
-                if home {
+            for (library, homes) in HOMES.iter().filter(|(library, _)| names(line, library)) {
+                if homes.iter().any(|home| place.starts_with(home)) {
                     right += 1;
                 } else {
-                    wrong.push(format!("{place}:{}: {}", number + 1, line.trim()));
+                    wrong.push(format!("{place}:{}: {library}: {}", number + 1, line.trim()));
                 }
             }
         }
     }
     assert!(right > 0, "the search does not find what it looks for");
     assert!(wrong.is_empty(), "only {HOMES:?} may:\n{}", wrong.join("\n"));
+}
+
+/// The modules of the store from the lowest to the highest: each knows those before it.
+const ORDER: &[&str] = &[
+    "calendar",
+    "regular_file",
+    "recurring",
+    "gauge",
+    "principal",
+    "tls",
+    "access",
+    "permit",
+    "dial",
+    "storage",
+    "raft",
+    "formation",
+    "node",
+    "http",
+    "offline",
+    "config",
+    "serve",
+    "dev",
+    "cli",
+    "main",
+];
+
+/// Where a module skips one: what is between nodes opens for consensus, and a backup is written
+/// beside the runtime.
+const SKIPPED: &[(&str, &str, &[&str])] = &[
+    ("http", "raft", &["store/src/http/peers.rs"]),
+    ("http", "storage", &["store/src/http/backup.rs"]),
+];
+
+#[test]
+fn the_modules_of_the_store_know_only_those_below_them() {
+    let root = workspace();
+    let folder = root.join("store/src");
+    let mut files = Vec::new();
+    sources(&folder, &mut files);
+    let rank = |module: &str| ORDER.iter().position(|known| *known == module);
+    let (mut wrong, mut right) = (Vec::new(), 0);
+    for file in files {
+        let place = file.strip_prefix(&root).expect("it was found there").display().to_string();
+        let within = file.strip_prefix(&folder).expect("it was found there");
+        let first = within.iter().next().expect("a name").to_string_lossy().into_owned();
+        let module = first.trim_end_matches(".rs");
+        if module == "lib" {
+            continue;
+        }
+        let here = rank(module).unwrap_or_else(|| panic!("{module} needs a place in ORDER"));
+        let text = std::fs::read_to_string(&file).expect("a source");
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            for named in code.split("crate::").skip(1) {
+                let other: String =
+                    named.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let Some(there) = rank(&other) else { continue };
+                let skips = SKIPPED.iter().any(|(from, to, but)| {
+                    *from == module && *to == other && !but.contains(&place.as_str())
+                });
+                if there > here || skips {
+                    wrong.push(format!("{place}:{}: {}", number + 1, line.trim()));
+                }
+                right += 1;
+            }
+        }
+    }
+    assert!(right > 200, "the search does not find what it looks for");
+    assert!(wrong.is_empty(), "what is above is not known below:\n{}", wrong.join("\n"));
 }
 
 /// Codes that say that there is no room, without saying when to come back; and where

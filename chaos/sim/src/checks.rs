@@ -12,7 +12,7 @@ use holdfast_api::{
 };
 use holdfast_machine::{Machine, decode_entry};
 use holdfast_store::node::Node;
-use holdfast_store::raft::record::{LogIdRecord, LogRecord, PayloadRecord};
+use holdfast_store::storage::record::{LogIdRecord, LogRecord, PayloadRecord};
 use holdfast_store::storage::backend::LogImage;
 use holdfast_store::storage::memory::MemoryDisk;
 

@@ -128,7 +128,7 @@ pub async fn serve(
         activity.accepted();
         let (router, tls) = (router.clone(), tls.clone());
         let (builder, watcher) = (builder.clone(), draining.watcher());
-        let from = stream.peer_addr().ok().map(principal::From);
+        let from = stream.peer_addr().ok().map(principal::RemoteAddress);
         tasks.spawn(place.clone().lend(async move {
             let held = place.clone();
             let mut strange = std::pin::pin!(held.stays_strange());

@@ -18,7 +18,7 @@ use super::problem::respond;
 use crate::access::{Access, PEER_PATHS};
 use crate::node::acting;
 use crate::permit::{self, Extent, Operation, Route, Whose};
-use crate::principal::{From, Principal, Proof};
+use crate::principal::{Principal, Proof, RemoteAddress};
 use crate::tls::Verdict;
 
 /// How often it is looked whether the token of an open request or stream still counts.
@@ -64,7 +64,7 @@ fn principal_of(app: &App, request: &Request) -> Result<Principal, Problem> {
     let (access, path) = (&app.inner.access, request.uri().path());
     let headers = request.headers();
     let caller = request.extensions().get::<Caller>().copied();
-    let from = request.extensions().get::<From>().map(|From(address)| *address);
+    let from = request.extensions().get::<RemoteAddress>().map(|address| address.0);
     let verdict = access.tls().verdict(path, caller);
     if verdict == Verdict::NotPeer {
         return Err(Problem::refused(Code::Unauthorized, NOT_PEER));

@@ -23,7 +23,7 @@ use super::App;
 use super::problem::extract::Params;
 use super::problem::{Failure, ReadProblems};
 use crate::node::VERSION;
-use crate::storage::calendar;
+use crate::calendar;
 use crate::storage::offload::Offload;
 
 /// Concurrent backups on one node.

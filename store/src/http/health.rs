@@ -9,7 +9,7 @@ use holdfast_api::Problem;
 
 use super::App;
 use crate::node::Node;
-use crate::raft::View;
+use crate::node::View;
 
 /// Longest time for the read that shows readiness.
 const READ_TIME_MAX: Duration = Duration::from_secs(1);

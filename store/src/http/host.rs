@@ -11,10 +11,10 @@ use holdfast_api::{Code, Problem, stream};
 use http::{HeaderValue, header};
 
 use super::App;
-use crate::raft::tcp;
+use super::peers;
 
 /// What a stream, or a channel between nodes, is upgraded to.
-const OURS: [&str; 2] = [stream::UPGRADE, tcp::UPGRADE];
+const OURS: [&str; 2] = [stream::UPGRADE, peers::UPGRADE];
 
 /// What allows every name.
 pub const EVERY_HOST: &str = "*";

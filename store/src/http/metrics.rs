@@ -22,7 +22,7 @@ use prometheus_client::registry::Registry;
 
 use super::App;
 use crate::node::{Node, VERSION};
-use crate::raft::View;
+use crate::node::View;
 
 /// Media type of the text.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -51,8 +51,6 @@ use crate::access::Access;
 use crate::node::Node;
 use crate::node::gray::PortActivity;
 use crate::node::tenant::room::Room;
-use crate::raft::peer::PeerError;
-use crate::raft::tcp::Introduction;
 use crate::recurring::{RecurringWith, Troubles};
 use metrics::Metrics;
 
@@ -88,7 +86,7 @@ struct Inner {
     /// What this node waits for, while it has no place yet.
     waiting_for: Mutex<Option<String>>,
     /// Other nodes that were refused, and why, as logged.
-    refused: Mutex<RecurringWith<NodeId, PeerError>>,
+    refused: Mutex<RecurringWith<NodeId, peers::PeerError>>,
     /// Client errors, as logged.
     troubles: Troubles,
     /// See [`stream::UNDER_WAY_KIB_MAX`].
@@ -135,7 +133,7 @@ pub struct Running {
     /// The node.
     pub node: Node,
     /// What it tells other nodes about itself.
-    pub introduction: Arc<dyn Introduction>,
+    pub introduction: Arc<dyn peers::Introduction>,
 }
 
 impl App {

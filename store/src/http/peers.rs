@@ -23,8 +23,10 @@ use super::{App, HandedOver};
 use crate::formation::{FOUND, Founding, IDENTITY, Identity};
 use crate::node::Node;
 use crate::node::status::OWN_STATUS;
-use crate::raft::peer::{PEER_HEADER, PeerError, PeerHello, Witness};
-use crate::raft::tcp::{PATH, UPGRADE};
+pub use crate::raft::peer::PeerError;
+use crate::raft::peer::{PEER_HEADER, PeerHello, Witness};
+use crate::raft::tcp::PATH;
+pub use crate::raft::tcp::{Introduction, UPGRADE};
 use crate::raft::wire::Channel;
 
 /// The routes between nodes.

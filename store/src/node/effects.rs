@@ -11,7 +11,7 @@ use super::feeds::{Feeds, Topic};
 use super::parking::Parking;
 use super::waits::Waits;
 use super::watches::Watches;
-use crate::storage::EffectSink;
+use crate::raft::EffectSink;
 
 /// Performs the machine's effects on this node.
 pub struct Effects {

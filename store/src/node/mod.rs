@@ -63,9 +63,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
-use crate::raft::{Consensus, View};
+pub use crate::raft::View;
+use crate::raft::{AppliedState, Consensus, SharedState};
 use crate::storage::offload::Offload;
-use crate::storage::{AppliedState, SharedState};
 use effects::Effects;
 use feeds::FeedId;
 pub use feeds::Topic;

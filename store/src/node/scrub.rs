@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::Node;
 use crate::recurring::Troubles;
-use crate::storage::{LogStore, SnapshotStore, StorageError};
+use crate::raft::LogStore;
+use crate::storage::{SnapshotStore, StorageError};
 
 /// How often damage is confirmed before it is believed, and the pause between:
 /// files come and go while the database is in use.
@@ -75,7 +76,7 @@ impl Node {
     ) -> Result<(), StorageError> {
         let check = || {
             let log = log.clone();
-            snapshots.offload().run_slowly(move || log.check())
+            snapshots.offload().run_slowly(move || log.disk().check())
         };
         let Err(error) = confirmed(check).await? else { return Ok(()) };
         if !error.is_damage() {

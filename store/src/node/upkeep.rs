@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use super::Node;
 use crate::recurring::Troubles;
-use crate::storage::LogStore;
+use crate::raft::LogStore;
+use crate::storage::Log;
 
 /// Bytes of log entries in memory after which a snapshot is made, however few the
 /// entries are, and the log that it covers is dropped.
@@ -61,7 +62,7 @@ impl Node {
                     drop(self.consensus().purge(snapshot).await);
                     tokio::time::sleep(PURGE_TIME).await;
                 }
-                log.reclaim().await;
+                log.disk().reclaim().await;
                 reclaimed = Some(Instant::now());
             }
             let state = self.machine().counts().image_bytes();
@@ -94,7 +95,7 @@ impl Node {
 
     /// Hands leadership over while this node's disk does not finish a write. Runs on
     /// the threads of consensus.
-    pub async fn hand_over_when_stalled(self, log: LogStore) {
+    pub async fn hand_over_when_stalled(self, log: Log) {
         let mut led_since = None;
         loop {
             tokio::time::sleep(LOOK_AT_DISK_EVERY).await;

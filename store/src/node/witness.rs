@@ -15,7 +15,8 @@ use crate::raft::peer::{self, PeerError, PeerHello, Witness, Witnesses};
 use crate::raft::tcp::Introduction;
 use crate::recurring::Troubles;
 use crate::storage::backend::WitnessRecord;
-use crate::storage::{LogStore, WitnessStore};
+use crate::raft::LogStore;
+use crate::storage::WitnessStore;
 
 /// How often the leader's observations are written down.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ impl Witnessing {
         log: &LogStore,
         fatal: Arc<dyn Fn(String) + Send + Sync>,
     ) -> Arc<Witnessing> {
-        let store = log.witnesses();
+        let store = log.disk().witnesses();
         let kept =
             |(node, WitnessRecord { boot, index, term })| (node, Witness { boot, index, term });
         let seen = store.load().into_iter().map(kept).collect();

@@ -10,7 +10,7 @@ use clap::Args;
 use holdfast_api::backup::{self, BackupHeader};
 
 use crate::node::VERSION;
-use crate::storage::calendar;
+use crate::calendar;
 use crate::storage::survey::Survey;
 
 /// Flags of `holdfast-store recover`.

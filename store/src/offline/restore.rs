@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::config::parse_nodes;
 use crate::formation;
 use crate::node::VERSION;
-use crate::raft::record::{
+use crate::storage::record::{
     LogIdRecord, MembershipRecord, NodeRecord, SnapshotMetaRecord, StoredMembershipRecord,
 };
 use crate::storage::{Opened, Options, Storage};

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use super::open_appends::OpenAppends;
-use super::record::LogIdRecord;
+use crate::storage::record::LogIdRecord;
 use super::wire::Append;
 
 /// Longest time that a commit report is held back.
@@ -114,7 +114,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::raft::record::{LogRecord, PayloadRecord, VoteRecord};
+    use crate::storage::record::{LogRecord, PayloadRecord, VoteRecord};
     use crate::raft::wire::Appended;
 
     fn id(index: u64) -> LogIdRecord {

@@ -20,7 +20,9 @@ use super::transport::{Target, Transport};
 use super::types::{LogEntry, NodeAddress, TypeConfig};
 use super::wire::{Ask, Channel, PeerAnswer};
 use crate::recurring::Troubles;
-use crate::storage::{LogStore, SnapshotStore, StateMachine};
+use super::log_store::LogStore;
+use super::state_machine::StateMachine;
+use crate::storage::SnapshotStore;
 
 /// How often to check whether consensus has stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

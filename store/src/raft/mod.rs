@@ -1,10 +1,12 @@
-//! Consensus: everything that knows the consensus library, together with
-//! [`crate::storage`].
+//! Consensus: everything that knows the consensus library. It stands on
+//! [`crate::storage`], which does not.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`types`] | the types we give to the library |
-//! | [`record`] | our own records of what is stored and sent |
+//! | [`convert`] | between them and the records that are stored and sent |
+//! | [`log_store`] | the log in memory, as the library sees it |
+//! | [`state_machine`] | the state machine, as the library drives it |
 //! | [`runtime`] | Tokio, with randomness that a simulation can seed |
 //! | [`wire`] | messages between nodes |
 //! | [`transport`] | the seam to the network |
@@ -18,16 +20,20 @@
 
 pub mod append_requests;
 pub mod consensus;
+pub mod convert;
 pub mod evidence;
+pub mod log_store;
 pub mod network;
 pub mod open_appends;
 pub mod peer;
-pub mod record;
 pub mod runtime;
 pub mod server;
+pub mod state_machine;
 pub mod tcp;
 pub mod transport;
 pub mod types;
 pub mod wire;
 
 pub use consensus::{Consensus, ConsensusOptions, Follows, View};
+pub use log_store::LogStore;
+pub use state_machine::{AppliedState, EffectSink, SharedState, StateMachine};

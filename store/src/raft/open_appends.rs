@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use super::record::LogIdRecord;
+use crate::storage::record::LogIdRecord;
 use super::wire::{Append, Appended};
 
 /// Orders log ids; a log without entries comes first.
@@ -66,7 +66,7 @@ impl OpenAppends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::record::{LogRecord, PayloadRecord, VoteRecord};
+    use crate::storage::record::{LogRecord, PayloadRecord, VoteRecord};
 
     fn id(index: u64) -> LogIdRecord {
         LogIdRecord { term: 1, node: 1, index }

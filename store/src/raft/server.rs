@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::consensus::Consensus;
 use super::evidence::OpenChannel;
-use super::record::{LogIdRecord, RecordError, VoteRecord, decode, encode};
+use crate::storage::record::{LogIdRecord, RecordError, VoteRecord, decode, encode};
 use super::tcp::{Wire, framed};
 use super::types::{LogId, TypeConfig, Vote};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
@@ -188,7 +188,8 @@ impl Consensus {
             }
             receiver = receiver.write(chunk.freeze()).await.map_err(|e| e.to_string())?;
         }
-        let snapshot = receiver.finish().await.map_err(|e| e.to_string())?;
+        let file = receiver.finish().await.map_err(|e| e.to_string())?;
+        let snapshot = convert::snapshot(file).map_err(|e| e.to_string())?;
         let installed = self.raft.install_full_snapshot(vote, snapshot).await;
         installed.map(|response| (&response.vote).into()).map_err(|e| e.to_string())
     }

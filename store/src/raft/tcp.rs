@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::peer::{PEER_HEADER, PeerError, PeerHello, Witness, Witnesses};
-use super::record::{VoteRecord, decode, encode};
+use crate::storage::record::{VoteRecord, decode, encode};
 use super::transport::{Target, Transport, TransportError};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
 use crate::access::Access;

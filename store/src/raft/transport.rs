@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use holdfast_api::NodeId;
 
-use super::record::{LogIdRecord, LogRecord, VoteRecord};
+use crate::storage::record::{LogIdRecord, LogRecord, VoteRecord};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer};
 use crate::storage::SnapshotFile;
 

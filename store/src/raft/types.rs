@@ -9,6 +9,7 @@ use holdfast_machine::{decode_entry, encode_entry};
 use parking_lot::Mutex;
 
 use super::runtime::NodeRuntime;
+use crate::storage::SnapshotFile;
 
 openraft::declare_raft_types!(
     /// The consensus library's view of Holdfast. One configuration serves
@@ -40,6 +41,8 @@ pub type Membership = openraft::Membership<u64, NodeAddress>;
 pub type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
 /// What a snapshot covers.
 pub type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
+/// A snapshot with its handle, as the consensus library passes it around.
+pub type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
 
 /// Where a node listens.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

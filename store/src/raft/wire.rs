@@ -7,7 +7,7 @@ use openraft::raft::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::record::{LogIdRecord, LogRecord, RecordError, SnapshotMetaRecord, VoteRecord};
+use crate::storage::record::{LogIdRecord, LogRecord, RecordError, SnapshotMetaRecord, VoteRecord};
 use super::types::{LogId, RaftEntry, TypeConfig, Vote};
 
 /// Which of a follower's connections a message uses. Each has its own, so that a

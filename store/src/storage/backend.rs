@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::StorageError;
 use super::identity::Identity;
-use crate::raft::record::{LogIdRecord, LogRecord, VoteRecord};
+use super::record::{LogIdRecord, LogRecord, VoteRecord};
 
 /// One change of the stored log.
 #[derive(Debug, Clone, PartialEq)]

@@ -15,22 +15,22 @@ use std::sync::Arc;
 
 use holdfast_api::NodeId;
 use nix::fcntl::{Flock, FlockArg};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::backend::{Batch, LogBackend, LogImage, Operation};
 use super::error::StorageError;
 use super::identity::{self, Identity, sync_dir};
-use super::log::LogStore;
+use super::log::Log;
 use super::memory::MemoryDisk;
 use super::offload::Offload;
+use super::record::{LogIdRecord, SnapshotMetaRecord};
 use super::rocks::RocksLog;
 use super::snapshot::directory::Directory;
 use super::snapshot::{SnapshotOptions, SnapshotStore};
-use super::state::{EffectSink, StateMachine};
 use super::stats::WriteStats;
 use super::watermark::Watermark;
 use super::writer::Writer;
-use crate::raft::record::{LogIdRecord, SnapshotMetaRecord};
 
 const LOCK: &str = "lock";
 const WATERMARK: &str = "watermark";
@@ -77,7 +77,10 @@ enum EmptyPlace {
 /// A node's storage.
 pub struct Storage {
     identity: Identity,
-    log: LogStore,
+    log: Log,
+    /// What the log held when it was opened, until it is taken.
+    image: Mutex<Option<LogImage>>,
+    last_index: u64,
     snapshots: SnapshotStore,
     /// None on a simulated disk. Dropped last: the lock is held while anything is
     /// open.
@@ -222,8 +225,8 @@ impl Storage {
             image.dispensable_upto(),
         )?;
         check_together(&folder.dir, &identity, &image, snapshots.newest_meta())?;
-        let log = LogStore::start(Box::new(log), image, Writer::Thread, options.stats)?;
-        Ok(Storage { identity, log, snapshots, folder: Some(folder) })
+        let log = Log::start(Box::new(log), &image, Writer::Thread, options.stats)?;
+        Ok(Storage::new(identity, (log, image), snapshots, Some(folder)))
     }
 
     /// Opens a simulated disk, as [`Storage::open`] opens a folder.
@@ -251,8 +254,20 @@ impl Storage {
             image.dispensable_upto(),
         )?;
         check_together(dir, &identity, &image, snapshots.newest_meta())?;
-        let log = LogStore::start(log, image, writer, options.stats)?;
-        Ok(Opened::Existing(Storage { identity, log, snapshots, folder: None }))
+        let log = Log::start(log, &image, writer, options.stats)?;
+        Ok(Opened::Existing(Storage::new(identity, (log, image), snapshots, None)))
+    }
+
+    fn new(
+        identity: Identity,
+        (log, image): (Log, LogImage),
+        snapshots: SnapshotStore,
+        folder: Option<Folder>,
+    ) -> Storage {
+        let covered = snapshots.newest_meta().and_then(|meta| meta.last);
+        let last = image.last_id().into_iter().chain(covered).map(|id| id.index).max();
+        let (image, last_index) = (Mutex::new(Some(image)), last.unwrap_or(0));
+        Storage { identity, log, image, last_index, snapshots, folder }
     }
 
     /// The folder's identity.
@@ -260,28 +275,24 @@ impl Storage {
         &self.identity
     }
 
-    /// Index of the last entry that is in the log or in the snapshot.
+    /// Index of the last entry that was in the log or in the snapshot when it was opened.
     pub fn last_index(&self) -> u64 {
-        let snapshot = self.snapshots.newest_meta().and_then(|meta| Some(meta.last?.index));
-        self.log.last_index().max(snapshot).unwrap_or(0)
+        self.last_index
     }
 
     /// The log.
-    pub fn log(&self) -> LogStore {
+    pub fn log(&self) -> Log {
         self.log.clone()
+    }
+
+    /// What the log held when it was opened; none if it was taken before.
+    pub fn take_image(&self) -> Option<LogImage> {
+        self.image.lock().take()
     }
 
     /// The snapshots.
     pub fn snapshots(&self) -> SnapshotStore {
         self.snapshots.clone()
-    }
-
-    /// The state of the newest snapshot, ready to apply what the log has after it.
-    pub async fn state_machine(
-        &self,
-        sink: Arc<dyn EffectSink>,
-    ) -> Result<StateMachine, StorageError> {
-        StateMachine::open(self.snapshots.clone(), sink).await
     }
 
     /// Becomes `Some` when a write of the log fails; the node must exit then.

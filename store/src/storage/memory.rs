@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::backend::{Batch, Checker, LogBackend, LogImage, Operation};
 use super::error::StorageError;
 use super::snapshot::{SnapshotBackend, SnapshotDraft, SnapshotImage};
-use crate::raft::record::VoteRecord;
+use super::record::VoteRecord;
 
 /// A node's disk. Cloning gives another handle to the same one.
 #[derive(Clone, Default)]

@@ -2,23 +2,22 @@
 //! identity.
 //!
 //! Entry point: [`Storage::open`], which locks and checks a data folder and
-//! hands out the parts: [`Storage::log`] and [`Storage::state_machine`] for
-//! the consensus library, [`Storage::snapshots`] for the network.
+//! hands out the parts: [`Storage::log`] with [`Storage::take_image`], and
+//! [`Storage::snapshots`]. It knows nothing of consensus, which stands on it.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`folder`] | the data folder, opened and checked at each start |
 //! | [`identity`] | the identity of a folder |
-//! | [`log`] | the Raft log in memory, as the consensus library sees it |
+//! | [`record`] | our own records of what is stored and sent |
+//! | [`log`] | the log on disk, and what is kept beside its entries |
 //! | [`writer`] | its one writer: group commit |
 //! | [`backend`] | the interface between log and disk |
 //! | [`rocks`], [`wal`], [`watermark`] | the disk in production |
 //! | [`memory`] | the disk in a simulation |
 //! | [`seal`] | checksum and version around each record |
 //! | [`snapshot`] | snapshots: format, folder, sending and receiving |
-//! | [`state`] | the state machine, as the consensus library sees it |
 //! | [`survey`] | reads a whole folder while no node uses it |
-//! | [`calendar`] | wall-clock time, for headers of files |
 //! | [`offload`] | runs blocking work |
 //! | [`stats`] | counters of the writer |
 //! | [`error`] | errors, and what to do about them |
@@ -35,17 +34,16 @@
 //! * RocksDB is named only in [`rocks`].
 
 pub mod backend;
-pub mod calendar;
 pub mod error;
 pub mod folder;
 pub mod identity;
 pub mod log;
 pub mod memory;
 pub mod offload;
+pub mod record;
 pub mod rocks;
 pub mod seal;
 pub mod snapshot;
-pub mod state;
 pub mod stats;
 pub mod survey;
 pub mod wal;
@@ -55,6 +53,5 @@ pub mod writer;
 pub use error::StorageError;
 pub use folder::{EmptyStorage, Opened, Options, Storage};
 pub use identity::Identity;
-pub use log::{LogStore, WitnessStore};
+pub use log::{Log, WitnessStore};
 pub use snapshot::{SnapshotFile, SnapshotStore};
-pub use state::{AppliedState, EffectSink, SharedState, StateMachine};

@@ -43,7 +43,7 @@ use super::identity::sync_dir;
 use super::seal::{SealError, seal, unseal};
 use super::wal;
 use super::watermark::Watermark;
-use crate::raft::record::{FORMAT, LogIdRecord, LogRecord};
+use super::record::{FORMAT, LogIdRecord, LogRecord};
 
 const ENTRY: &[u8] = b"entry/";
 const VOTE: &[u8] = b"vote";

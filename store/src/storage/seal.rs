@@ -3,7 +3,7 @@
 //! ```text
 //! offset 0      format version, u8
 //! offset 1..5   crc32c of key, format version and body, little-endian
-//! offset 5..    body: MessagePack, see `raft::record`
+//! offset 5..    body: MessagePack, see `storage::record`
 //! ```
 //!
 //! The checksum covers the key, so that a record under a wrong key is damage too.
@@ -11,7 +11,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::raft::record;
+use super::record;
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 5;
@@ -64,7 +64,7 @@ pub fn unseal<T: DeserializeOwned>(key: &[u8], bytes: &[u8]) -> Result<T, SealEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::record::LogIdRecord;
+    use super::record::LogIdRecord;
 
     const ID: LogIdRecord = LogIdRecord { term: 3, node: 1, index: 9 };
 

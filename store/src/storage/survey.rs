@@ -12,7 +12,7 @@ use super::error::StorageError;
 use super::folder::Folder;
 use super::identity::{self, Identity};
 use super::snapshot::{SnapshotFile, SnapshotOptions};
-use crate::raft::record::{LogIdRecord, MembershipRecord, PayloadRecord, SnapshotMetaRecord};
+use super::record::{LogIdRecord, MembershipRecord, PayloadRecord, SnapshotMetaRecord};
 
 /// A folder, read and checked completely.
 pub struct Survey {

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_api::NodeId;
-use openraft::storage::IOFlushed;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::TaskTracker;
@@ -21,9 +20,8 @@ use tokio_util::task::TaskTracker;
 use super::backend::{Batch, LogBackend, Operation, WitnessRecord};
 use super::error::StorageError;
 use super::offload::may_block;
+use super::record::LogIdRecord;
 use super::stats::{WriteStats, Written};
-use crate::raft::record::LogIdRecord;
-use crate::raft::types::{RaftEntry, TypeConfig};
 
 /// Bytes of entries that may wait for the disk. An append beyond it waits for
 /// room; a single bigger one is still let through.
@@ -53,9 +51,9 @@ pub enum Writer {
 }
 
 /// What to notify when a request is done.
-pub(super) enum Done {
+pub(crate) enum Done {
     Nobody,
-    Flushed(IOFlushed<TypeConfig>),
+    Call(Box<dyn FnOnce(Result<(), io::Error>) + Send>),
     Reply(oneshot::Sender<Result<(), StorageError>>),
 }
 
@@ -64,7 +62,7 @@ impl Done {
         let result = result.map_err(StorageError::clone);
         match self {
             Done::Nobody => {}
-            Done::Flushed(callback) => callback.io_completed(result.map_err(io::Error::from)),
+            Done::Call(call) => call(result.map_err(io::Error::from)),
             // The caller gave up waiting.
             Done::Reply(reply) => drop(reply.send(result)),
         }
@@ -72,15 +70,15 @@ impl Done {
 }
 
 /// Operations that belong together.
-pub(super) struct Request {
+pub(crate) struct Request {
     pub operations: Vec<Operation>,
     /// Bytes of the entries in it.
     pub bytes: usize,
     /// Whether they must be durable before `done`.
     pub sync: bool,
     pub done: Done,
-    /// Entries that were purged: freeing many takes time, so it is done here.
-    pub garbage: Vec<RaftEntry>,
+    /// Freed by the writer, since that takes time: entries that were purged.
+    pub garbage: Option<Box<dyn Send>>,
 }
 
 #[derive(Default)]
@@ -146,7 +144,7 @@ struct Taken {
     batch: Batch,
     bytes: usize,
     done: Vec<Done>,
-    garbage: Vec<Vec<RaftEntry>>,
+    garbage: Vec<Box<dyn Send>>,
 }
 
 impl Taken {
@@ -155,14 +153,12 @@ impl Taken {
         self.batch.sync |= request.sync;
         self.bytes += request.bytes;
         self.done.push(request.done);
-        if !request.garbage.is_empty() {
-            self.garbage.push(request.garbage);
-        }
+        self.garbage.extend(request.garbage);
     }
 }
 
 /// State shared by the log's handles and its writer.
-pub(super) struct Queue {
+pub(crate) struct Queue {
     state: Mutex<State>,
     backend: Mutex<Box<dyn LogBackend>>,
     /// Whether callers may write by themselves: not in a simulation, where a
@@ -266,7 +262,7 @@ impl Queue {
     pub async fn write(&self, operations: Vec<Operation>, sync: bool) -> Result<(), StorageError> {
         let (reply, done) = oneshot::channel();
         let done_reply = Done::Reply(reply);
-        self.push(Request { operations, bytes: 0, sync, done: done_reply, garbage: Vec::new() });
+        self.push(Request { operations, bytes: 0, sync, done: done_reply, garbage: None });
         done.await.unwrap_or(Err(StorageError::Stopped))
     }
 

@@ -28,7 +28,7 @@ use rcgen::{
 
 use super::TlsPaths;
 use crate::config::parse_nodes;
-use crate::storage::calendar;
+use crate::calendar;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

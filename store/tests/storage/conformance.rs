@@ -1,19 +1,19 @@
 //! openraft's own suite for log stores and state machines.
 
 use holdfast_store::raft::types::TypeConfig;
-use holdfast_store::storage::{LogStore, StateMachine, Storage};
+use holdfast_store::raft::{LogStore, StateMachine};
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use tempfile::TempDir;
 
-use crate::support::{folder, open, sink};
+use crate::support::{Kept, folder, open, sink};
 
 struct Builder;
 
-impl StoreBuilder<TypeConfig, LogStore, StateMachine, (Storage, TempDir)> for Builder {
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, (Kept, TempDir)> for Builder {
     async fn build(
         &self,
-    ) -> Result<((Storage, TempDir), LogStore, StateMachine), StorageError<TypeConfig>> {
+    ) -> Result<((Kept, TempDir), LogStore, StateMachine), StorageError<TypeConfig>> {
         let dir = folder();
         let storage = open(dir.path()).unwrap();
         let machine = storage.state_machine(sink()).await.unwrap();

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use holdfast_store::storage::{Storage, StorageError};
+use holdfast_store::storage::StorageError;
 use openraft::RaftLogReader;
 use openraft::storage::RaftLogStorage;
 
 use crate::support::{
-    all, append, copy, entry, fill, flip, folder, id, kill_image, open, refused, reopen, vote, wal,
+    Kept, all, append, copy, entry, fill, flip, folder, id, kill_image, open, refused, reopen, vote, wal,
 };
 
 fn is_damage(error: &StorageError) -> bool {
@@ -16,7 +16,7 @@ fn is_damage(error: &StorageError) -> bool {
 }
 
 /// Everything that was ever stored, read back.
-async fn contents(storage: &Storage) -> String {
+async fn contents(storage: &Kept) -> String {
     let mut log = storage.log();
     let state = log.get_log_state().await.unwrap();
     format!(

@@ -10,14 +10,15 @@ use bytes::Bytes;
 use futures::stream;
 use holdfast_api::{Answer, ClusterCommand, Command, Effectiveness, Entry, Problem, Proposal};
 use holdfast_machine::{Effect, FEATURE_LEVEL};
-use holdfast_store::raft::record::SnapshotMetaRecord;
+use holdfast_store::storage::record::SnapshotMetaRecord;
+use holdfast_store::raft::{EffectSink, SharedState, StateMachine, convert};
 use holdfast_store::raft::types::{Done, LogEntry, RaftEntry, RaftPayload};
 use holdfast_store::storage::memory::MemoryDisk;
 use holdfast_store::storage::snapshot::{
     SnapshotBackend, SnapshotDraft, SnapshotImage, SnapshotOptions,
 };
 use holdfast_store::storage::{
-    EffectSink, SnapshotFile, SnapshotStore, StateMachine, StorageError,
+    SnapshotFile, SnapshotStore, StorageError,
 };
 use openraft::RaftSnapshotBuilder;
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
@@ -88,7 +89,7 @@ async fn a_snapshot_at_any_place_and_the_entries_behind_it_give_the_same_state()
 async fn effects_come_in_log_order_and_outside_the_lock() {
     struct Recorder {
         revisions: Mutex<Vec<u64>>,
-        state: Mutex<Option<holdfast_store::storage::SharedState>>,
+        state: Mutex<Option<SharedState>>,
     }
     impl EffectSink for Recorder {
         fn applied(&self, effects: Vec<Effect>) {

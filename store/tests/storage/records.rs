@@ -7,10 +7,11 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use holdfast_store::raft::record::{
-    self, LogIdRecord, LogRecord, MembershipRecord, NODES_MAX, NodeRecord, ORDINAL_MAX,
+use holdfast_store::storage::record::{
+    self, LogIdRecord, LogRecord, MembershipRecord, NodeRecord,
     PayloadRecord, SnapshotMetaRecord, StoredMembershipRecord, VoteRecord,
 };
+use holdfast_store::raft::convert::{NODES_MAX, ORDINAL_MAX};
 use holdfast_store::raft::types::{LogId, Membership, RaftEntry, SnapshotMeta, Vote};
 use holdfast_store::storage::Identity;
 use holdfast_store::storage::backend::WitnessRecord;

@@ -3,10 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use holdfast_store::storage::Storage;
 
 use crate::support::{
-    all, append, copy, entry, files, fill, flip, folder, kill_image, open, reopen,
+    Kept, all, append, copy, entry, files, fill, flip, folder, kill_image, open, reopen,
 };
 
 /// The middle of a file's content; files may be allocated ahead.
@@ -28,7 +27,7 @@ fn kinds(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     ]
 }
 
-async fn restarted(dir: &Path) -> Storage {
+async fn restarted(dir: &Path) -> Kept {
     let storage = open(dir).unwrap();
     fill(&storage.log(), 50).await;
     storage.close().await;

@@ -1,6 +1,7 @@
 //! Data folders and entries to test with.
 
 use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use holdfast_machine::Effect;
 use holdfast_store::raft::types::{
     LeaderId, LogEntry, LogId, Membership, NodeAddress, RaftEntry, RaftPayload, Vote,
 };
-use holdfast_store::storage::{EffectSink, LogStore, Opened, Options, Storage, StorageError};
+use holdfast_store::raft::{EffectSink, LogStore, StateMachine};
+use holdfast_store::storage::{Opened, Options, Storage, StorageError};
 use openraft::RaftLogReader;
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use tempfile::TempDir;
@@ -28,19 +30,61 @@ pub fn sink() -> Arc<dyn EffectSink> {
     Arc::new(NoEffects)
 }
 
-/// Opens node 1's folder, created if it is empty.
-pub fn open(dir: &Path) -> Result<Storage, StorageError> {
-    match Storage::open(dir, 1, Options::default())? {
-        Opened::Empty(empty) => empty.create(CLUSTER.into()),
-        Opened::Existing(storage) => Ok(storage),
+/// A node's storage, and its log as consensus sees it.
+pub struct Kept {
+    storage: Storage,
+    log: LogStore,
+}
+
+impl Kept {
+    fn of(storage: Storage) -> Result<Kept, StorageError> {
+        let log = LogStore::open(&storage)?;
+        Ok(Kept { storage, log })
+    }
+
+    pub fn log(&self) -> LogStore {
+        self.log.clone()
+    }
+
+    pub async fn state_machine(
+        &self,
+        sink: Arc<dyn EffectSink>,
+    ) -> Result<StateMachine, StorageError> {
+        StateMachine::open(self.storage.snapshots(), sink).await
+    }
+
+    pub async fn close(self) {
+        self.storage.close().await;
     }
 }
 
+impl Deref for Kept {
+    type Target = Storage;
+
+    fn deref(&self) -> &Storage {
+        &self.storage
+    }
+}
+
+impl DerefMut for Kept {
+    fn deref_mut(&mut self) -> &mut Storage {
+        &mut self.storage
+    }
+}
+
+/// Opens node 1's folder, created if it is empty.
+pub fn open(dir: &Path) -> Result<Kept, StorageError> {
+    Kept::of(match Storage::open(dir, 1, Options::default())? {
+        Opened::Empty(empty) => empty.create(CLUSTER.into())?,
+        Opened::Existing(storage) => storage,
+    })
+}
+
 /// Opens node 1's folder, which must exist.
-pub fn reopen(dir: &Path) -> Result<Storage, StorageError> {
+pub fn reopen(dir: &Path) -> Result<Kept, StorageError> {
     match Storage::open(dir, 1, Options::default())? {
         Opened::Empty(_) => panic!("the folder is taken for an empty one"),
-        Opened::Existing(storage) => Ok(storage),
+        Opened::Existing(storage) => Kept::of(storage),
     }
 }
 

@@ -9,7 +9,8 @@ use holdfast_store::storage::backend::{Batch, LogBackend, LogImage, Operation, W
 use holdfast_store::storage::memory::MemoryDisk;
 use holdfast_store::storage::stats::WriteStats;
 use holdfast_store::storage::writer::Writer;
-use holdfast_store::storage::{Identity, LogStore, StorageError};
+use holdfast_store::raft::LogStore;
+use holdfast_store::storage::{Identity, StorageError};
 use openraft::alias::OneshotReceiverOf;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
@@ -228,7 +229,7 @@ async fn a_disk_that_lies_about_syncs_loses_what_was_acknowledged() {
 #[tokio::test]
 async fn replication_gets_a_bounded_piece_and_at_least_one_entry() {
     use holdfast_store::raft::types::{LogEntry, RaftEntry, RaftPayload};
-    use holdfast_store::storage::log::REPLICATE_BYTES_MAX;
+    use holdfast_store::raft::log_store::REPLICATE_BYTES_MAX;
 
     let disk = MemoryDisk::new();
     let image = LogImage::default();

@@ -53,7 +53,7 @@ pub(super) async fn pass(
         .extensions
         .get::<Principal>()
         .ok_or_else(|| Problem::refused(Code::Unauthorized, "nobody let this request in"))?;
-    headers.extend(caller.headers(access));
+    headers.extend(access.headers_for(caller));
     headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
     if class == Class::Watch {
         let opened = open(access, &leader.address, parts, path, headers, body);

@@ -8,10 +8,11 @@ use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use holdfast_api::routes::{ACK_HEADER, SEQUENCE_HEADER, SESSION_HEADER};
-use holdfast_api::{SecretId, SecretIdError, SessionRef};
+use holdfast_api::{Code, Problem, SecretId, SecretIdError, SessionRef};
 use serde::de::DeserializeOwned;
 
 use super::Failure;
+use crate::principal::Principal;
 
 /// Longest body of a request, in bytes. A command of 16 MiB fits if it is
 /// text; bytes that have to be escaped take up to four times their room here
@@ -135,6 +136,16 @@ fn parsed<T: FromStr>(headers: &HeaderMap, name: &str, what: &str) -> Result<Opt
     match parsed.filter(|_| values.next().is_none()) {
         Some(parsed) => Ok(Some(parsed)),
         None => Err(format!("the header `{name}` must be {what}")),
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Principal {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
+        // Set by `http::admission` for every request that it lets in.
+        let unknown = || Problem::refused(Code::Unauthorized, "nobody let this request in").into();
+        parts.extensions.get::<Principal>().cloned().ok_or_else(unknown)
     }
 }
 

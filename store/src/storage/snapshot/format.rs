@@ -15,7 +15,7 @@ pub use holdfast_api::blocks::{BLOCK_BYTES, FormatError};
 use holdfast_api::blocks::{BlockReader, BlockWriter, Head};
 use serde::{Deserialize, Serialize};
 
-use crate::raft::record::{self, SnapshotMetaRecord};
+use crate::storage::record::{self, SnapshotMetaRecord};
 
 /// Version of this format.
 pub const VERSION: u32 = 1;

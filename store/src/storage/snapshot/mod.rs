@@ -9,7 +9,7 @@ pub mod format;
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,11 +21,10 @@ use tokio::io::AsyncRead;
 use tokio_util::io::StreamReader;
 
 use self::format::{FormatError, SnapshotHeader};
-use super::calendar;
+use crate::calendar;
 use super::error::StorageError;
 use super::offload::Offload;
-use crate::raft::record::{LogIdRecord, SnapshotMetaRecord};
-use crate::raft::types::{SnapshotMeta, TypeConfig};
+use super::record::{LogIdRecord, SnapshotMetaRecord};
 
 /// Extension of a snapshot's name.
 const EXTENSION: &str = "snap";
@@ -33,9 +32,6 @@ const EXTENSION: &str = "snap";
 const CHUNK_BYTES: usize = 256 << 10;
 /// The largest snapshot accepted from another node.
 pub const SNAPSHOT_BYTES_MAX: u64 = 64 << 30;
-
-/// A snapshot with its handle, as the consensus library passes it around.
-pub type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
 
 /// A store for snapshots: the file system in production.
 pub trait SnapshotBackend: Send + Sync + 'static {
@@ -183,7 +179,7 @@ impl SnapshotStore {
 
     /// Sets the newest snapshot aside, because reading it failed with `error`;
     /// returns the error if the node cannot do without it.
-    pub(super) fn set_newest_aside(&self, error: StorageError) -> Result<(), StorageError> {
+    pub(crate) fn set_newest_aside(&self, error: StorageError) -> Result<(), StorageError> {
         let mut newest = self.shared.newest.lock();
         let Some(last) = newest.as_ref().map(|file| file.meta.last) else { return Err(error) };
         self.set_aside(rank(last.as_ref()), &name_of(last.as_ref()), error)?;
@@ -239,7 +235,7 @@ impl SnapshotStore {
     }
 
     /// Writes a snapshot without a name: it is deleted with its last handle.
-    pub(super) fn draft(
+    pub(crate) fn draft(
         &self,
         meta: &SnapshotMetaRecord,
         encode: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -263,7 +259,7 @@ impl SnapshotStore {
 
     /// Makes a snapshot the newest, unless there is a newer one, and deletes
     /// the one before.
-    pub(super) fn publish(&self, file: &SnapshotFile) -> Result<(), StorageError> {
+    pub(crate) fn publish(&self, file: &SnapshotFile) -> Result<(), StorageError> {
         let mut newest = self.shared.newest.lock();
         let mine = rank(file.meta.last.as_ref());
         let before = newest.as_ref().map(|newest| rank(newest.meta.last.as_ref()));
@@ -302,7 +298,7 @@ impl SnapshotStore {
     }
 }
 
-fn unreadable(place: &std::path::Path, error: FormatError) -> StorageError {
+fn unreadable(place: &Path, error: FormatError) -> StorageError {
     match error {
         FormatError::Io(error) => StorageError::io(place, "reading a snapshot")(error),
         FormatError::Version(found) => {
@@ -379,11 +375,9 @@ impl SnapshotFile {
             .map_err(|error| unreadable(&self.place, error))
     }
 
-    /// As the consensus library needs it.
-    pub fn into_snapshot(self) -> Result<Snapshot, StorageError> {
-        let meta = SnapshotMeta::try_from(self.meta.clone())
-            .map_err(|error| StorageError::damaged(&self.place, error.to_string()))?;
-        Ok(Snapshot { meta, snapshot: self })
+    /// Its name in errors.
+    pub fn place(&self) -> &Path {
+        &self.place
     }
 }
 
@@ -449,7 +443,7 @@ impl SnapshotReceiver {
 
     /// Checks every byte received. It is not the newest snapshot until the state
     /// machine has installed it.
-    pub async fn finish(self) -> Result<Snapshot, StorageError> {
+    pub async fn finish(self) -> Result<SnapshotFile, StorageError> {
         let offload = self.store.offload();
         offload.run(move || self.check()).await?
     }
@@ -458,7 +452,7 @@ impl SnapshotReceiver {
         self.store.shared.backend.place(&name_of(self.meta.last.as_ref()))
     }
 
-    fn check(self) -> Result<Snapshot, StorageError> {
+    fn check(self) -> Result<SnapshotFile, StorageError> {
         let place = self.place();
         let mut file = self.store.opened(self.draft.image(), place.clone())?;
         if file.meta != self.meta {
@@ -466,7 +460,7 @@ impl SnapshotReceiver {
         }
         file.verify()?;
         file.draft = Arc::new(Mutex::new(Some(self.draft)));
-        file.into_snapshot()
+        Ok(file)
     }
 }
 

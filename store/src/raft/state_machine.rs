@@ -13,13 +13,13 @@ use openraft::{OptionalSend, RaftSnapshotBuilder};
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-use super::error::StorageError;
-use super::offload::{Offload, at_length};
-use super::snapshot::{Snapshot, SnapshotFile, SnapshotStore};
-use crate::raft::record::SnapshotMetaRecord;
-use crate::raft::types::{
-    Done, LogId, RaftEntry, RaftPayload, SnapshotMeta, StoredMembership, TypeConfig,
+use super::convert;
+use super::types::{
+    Done, LogId, RaftEntry, RaftPayload, Snapshot, SnapshotMeta, StoredMembership, TypeConfig,
 };
+use crate::storage::offload::{Offload, at_length};
+use crate::storage::record::SnapshotMetaRecord;
+use crate::storage::{SnapshotFile, SnapshotStore, StorageError};
 
 /// Entries applied under one lock.
 const APPLY_CHUNK: usize = 64;
@@ -80,7 +80,7 @@ pub struct StateMachine {
 /// Reads a snapshot's state. Blocks.
 fn decode(file: &SnapshotFile) -> Result<AppliedState, StorageError> {
     let machine = file.decode(Machine::decode)?;
-    let SnapshotMeta { last_log_id, last_membership } = file.clone().into_snapshot()?.meta;
+    let SnapshotMeta { last_log_id, last_membership } = convert::snapshot(file.clone())?.meta;
     Ok(AppliedState { machine, last: last_log_id, membership: last_membership })
 }
 
@@ -340,7 +340,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
-        Ok(self.snapshots.newest().map(SnapshotFile::into_snapshot).transpose()?)
+        Ok(self.snapshots.newest().map(convert::snapshot).transpose()?)
     }
 }
 
@@ -371,6 +371,6 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             }
             made => made?,
         };
-        Ok(file.into_snapshot()?)
+        Ok(convert::snapshot(file)?)
     }
 }
