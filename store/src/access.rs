@@ -24,8 +24,8 @@ use http::{HeaderMap, HeaderValue, header};
 use subtle::{Choice, ConstantTimeEq};
 
 use self::followed::Followed;
-use crate::principal::{HeldToken, Principal};
 use crate::calendar;
+use crate::principal::{HeldToken, Principal};
 use crate::tls::Tls;
 
 /// Paths that need no token: probes and metrics scrapers have none, and metrics

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Command as Grammar, CommandFactory, Parser, Subcommand};
 
+use crate::authority::InitArgs;
 use crate::config::{ServeArgs, check_address};
 use crate::dev;
 use crate::offline::inspect::InspectArgs;
 use crate::offline::recover::RecoverArgs;
 use crate::offline::restore::RestoreArgs;
-use crate::tls::authority::InitArgs;
 
 /// A Holdfast store node: the replicated control plane of training jobs.
 #[derive(Debug, Parser)]

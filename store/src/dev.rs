@@ -27,12 +27,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::access::Access;
+use crate::authority;
 use crate::config::ServeArgs;
 use crate::dial;
 use crate::formation::ask_identity;
 use crate::recurring::Recurring;
 use crate::storage::identity;
-use crate::tls::authority;
 use folder::Shape;
 use lines::Printer;
 

@@ -16,6 +16,7 @@
 //! | --- | --- |
 //! | [`access`] | tokens and keys: who is let in |
 //! | [`principal`], [`permit`] | who a request is from; who may do what |
+//! | [`authority`] | `tls init`: authorities and their certificates |
 //! | [`calendar`] | wall-clock time: for headers of files, and for signed tokens |
 //! | [`cli`] | the grammar of the command line |
 //! | [`config`] | settings: flags, environment, file, defaults |
@@ -55,6 +56,7 @@
 //!   `tokio::time`.
 
 pub mod access;
+pub mod authority;
 pub mod calendar;
 pub mod cli;
 pub mod config;

@@ -9,10 +9,11 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser};
 use holdfast_api::variables::mistyped;
 use holdfast_net::tls::{Dialer, File, TlsError};
+use holdfast_store::authority;
 use holdfast_store::cli::{Cli, Command, HealthArgs, TlsCommand, origin};
 use holdfast_store::config::LogFormat;
 use holdfast_store::offline::{inspect, recover, restore};
-use holdfast_store::tls::{Tls, authority};
+use holdfast_store::tls::Tls;
 use holdfast_store::{dev, dial, serve};
 use tokio::runtime::{Builder, Runtime};
 

@@ -8,7 +8,6 @@ use holdfast_api::grant::{Grant, Role};
 use holdfast_api::{JobPattern, Name};
 use http::HeaderValue;
 
-
 /// The peer's address, beside each request of its connection.
 #[derive(Debug, Clone, Copy)]
 pub struct RemoteAddress(pub SocketAddr);

@@ -6,8 +6,6 @@
 //!
 //! [`Access`]: crate::access::Access
 
-pub mod authority;
-
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -152,7 +152,6 @@ const ORDER: &[&str] = &[
     "calendar",
     "regular_file",
     "recurring",
-    "gauge",
     "principal",
     "tls",
     "access",
@@ -162,9 +161,11 @@ const ORDER: &[&str] = &[
     "raft",
     "formation",
     "node",
+    "gauge",
     "http",
     "offline",
     "config",
+    "authority",
     "serve",
     "dev",
     "cli",
@@ -191,7 +192,8 @@ fn the_modules_of_the_store_know_only_those_below_them() {
         let within = file.strip_prefix(&folder).expect("it was found there");
         let first = within.iter().next().expect("a name").to_string_lossy().into_owned();
         let module = first.trim_end_matches(".rs");
-        if module == "lib" {
+        // The front page names all; tests may look anywhere.
+        if module == "lib" || place.ends_with("tests.rs") {
             continue;
         }
         let here = rank(module).unwrap_or_else(|| panic!("{module} needs a place in ORDER"));

@@ -12,9 +12,9 @@ use holdfast_api::{
 };
 use holdfast_machine::{Machine, decode_entry};
 use holdfast_store::node::Node;
-use holdfast_store::storage::record::{LogIdRecord, LogRecord, PayloadRecord};
 use holdfast_store::storage::backend::LogImage;
 use holdfast_store::storage::memory::MemoryDisk;
+use holdfast_store::storage::record::{LogIdRecord, LogRecord, PayloadRecord};
 
 use crate::journal::Journal;
 use crate::violation::Violation;

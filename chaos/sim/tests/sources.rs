@@ -17,7 +17,7 @@ const SIMULATED: [&str; 6] = [
 const BANNED: [(&str, &[(&str, &str)]); 9] = [
     (
         "SystemTime::now",
-        &[("store/src/storage/calendar.rs", "the calendar in headers of files: through libc")],
+        &[("store/src/calendar.rs", "the calendar in headers of files: through libc")],
     ),
     ("thread::spawn", &[]),
     (

@@ -22,8 +22,8 @@ use tokio::time::Instant;
 use super::App;
 use super::problem::extract::Params;
 use super::problem::{Failure, ReadProblems};
-use crate::node::VERSION;
 use crate::calendar;
+use crate::node::VERSION;
 use crate::storage::offload::Offload;
 
 /// Concurrent backups on one node.

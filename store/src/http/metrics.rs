@@ -21,8 +21,8 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::App;
-use crate::node::{Node, VERSION};
 use crate::node::View;
+use crate::node::{Node, VERSION};
 
 /// Media type of the text.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -20,8 +20,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::clock::{LogClock, TICK};
 use super::tenant::Tenant;
 use super::tenant::queue::{self, Refused};
-use crate::raft::{Consensus, SharedState};
 use crate::raft::types::{Done as EntryDone, LogEntry};
+use crate::raft::{Consensus, SharedState};
 use crate::storage::offload::at_length;
 
 /// Most commands waiting to be proposed; more are refused as `overloaded`.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Node;
-use crate::recurring::Troubles;
 use crate::raft::LogStore;
+use crate::recurring::Troubles;
 use crate::storage::{SnapshotStore, StorageError};
 
 /// How often damage is confirmed before it is believed, and the pause between:

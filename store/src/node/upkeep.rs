@@ -9,8 +9,8 @@ use holdfast_machine::FEATURE_LEVEL;
 use tokio::time::Instant;
 
 use super::Node;
-use crate::recurring::Troubles;
 use crate::raft::LogStore;
+use crate::recurring::Troubles;
 use crate::storage::Log;
 
 /// Bytes of log entries in memory after which a snapshot is made, however few the

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::VERSION;
 use crate::raft::Consensus;
+use crate::raft::LogStore;
 use crate::raft::peer::{self, PeerError, PeerHello, Witness, Witnesses};
 use crate::raft::tcp::Introduction;
 use crate::recurring::Troubles;
-use crate::storage::backend::WitnessRecord;
-use crate::raft::LogStore;
 use crate::storage::WitnessStore;
+use crate::storage::backend::WitnessRecord;
 
 /// How often the leader's observations are written down.
 const WRITE_EVERY: Duration = Duration::from_secs(1);

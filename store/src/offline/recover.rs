@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use holdfast_api::backup::{self, BackupHeader};
 
-use crate::node::VERSION;
 use crate::calendar;
+use crate::node::VERSION;
 use crate::storage::survey::Survey;
 
 /// Flags of `holdfast-store recover`.

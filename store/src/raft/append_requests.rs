@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use super::open_appends::OpenAppends;
-use crate::storage::record::LogIdRecord;
 use super::wire::Append;
+use crate::storage::record::LogIdRecord;
 
 /// Longest time that a commit report is held back.
 const COMMIT_DELAY: Duration = Duration::from_millis(2);
@@ -114,8 +114,8 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::storage::record::{LogRecord, PayloadRecord, VoteRecord};
     use crate::raft::wire::Appended;
+    use crate::storage::record::{LogRecord, PayloadRecord, VoteRecord};
 
     fn id(index: u64) -> LogIdRecord {
         LogIdRecord { term: 1, node: 1, index }

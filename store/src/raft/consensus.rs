@@ -15,13 +15,13 @@ use openraft::{ChangeMembers, Config, Raft, ReadPolicy, ServerState, SnapshotPol
 use tokio::runtime::Handle;
 
 use super::evidence::Evidence;
+use super::log_store::LogStore;
 use super::network::Network;
+use super::state_machine::StateMachine;
 use super::transport::{Target, Transport};
 use super::types::{LogEntry, NodeAddress, TypeConfig};
 use super::wire::{Ask, Channel, PeerAnswer};
 use crate::recurring::Troubles;
-use super::log_store::LogStore;
-use super::state_machine::StateMachine;
 use crate::storage::SnapshotStore;
 
 /// How often to check whether consensus has stopped.

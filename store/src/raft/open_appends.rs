@@ -12,8 +12,8 @@
 
 use std::collections::VecDeque;
 
-use crate::storage::record::LogIdRecord;
 use super::wire::{Append, Appended};
+use crate::storage::record::LogIdRecord;
 
 /// Orders log ids; a log without entries comes first.
 type Place = Option<(u64, u64, u64)>;

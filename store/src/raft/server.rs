@@ -9,11 +9,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::consensus::Consensus;
+use super::convert;
 use super::evidence::OpenChannel;
-use crate::storage::record::{LogIdRecord, RecordError, VoteRecord, decode, encode};
 use super::tcp::{Wire, framed};
 use super::types::{LogId, TypeConfig, Vote};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
+use crate::storage::record::{LogIdRecord, RecordError, VoteRecord, decode, encode};
 
 /// How far another node's term may be ahead. A term is one election, and takes
 /// milliseconds at least: no node gets that far within weeks. A claim beyond it

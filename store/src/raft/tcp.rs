@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::peer::{PEER_HEADER, PeerError, PeerHello, Witness, Witnesses};
-use crate::storage::record::{VoteRecord, decode, encode};
 use super::transport::{Target, Transport, TransportError};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
 use crate::access::Access;
 use crate::dial::{self, DialError, Patience};
 use crate::recurring::RecurringWith;
 use crate::storage::SnapshotFile;
+use crate::storage::record::{VoteRecord, decode, encode};
 
 /// Value of the `Upgrade` header between nodes.
 pub const UPGRADE: &str = "holdfast-raft/1";

@@ -8,9 +8,9 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use holdfast_api::NodeId;
 
-use crate::storage::record::{LogIdRecord, LogRecord, VoteRecord};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer};
 use crate::storage::SnapshotFile;
+use crate::storage::record::{LogIdRecord, LogRecord, VoteRecord};
 
 /// Why a message got no answer.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -7,8 +7,8 @@ use openraft::raft::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::storage::record::{LogIdRecord, LogRecord, RecordError, SnapshotMetaRecord, VoteRecord};
 use super::types::{LogId, RaftEntry, TypeConfig, Vote};
+use crate::storage::record::{LogIdRecord, LogRecord, RecordError, SnapshotMetaRecord, VoteRecord};
 
 /// Which of a follower's connections a message uses. Each has its own, so that a
 /// heartbeat never waits for entries or a snapshot.

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 
 use super::backend::{Batch, Checker, LogBackend, LogImage, Operation};
 use super::error::StorageError;
-use super::snapshot::{SnapshotBackend, SnapshotDraft, SnapshotImage};
 use super::record::VoteRecord;
+use super::snapshot::{SnapshotBackend, SnapshotDraft, SnapshotImage};
 
 /// A node's disk. Cloning gives another handle to the same one.
 #[derive(Clone, Default)]

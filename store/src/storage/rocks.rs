@@ -40,10 +40,10 @@ use serde::de::DeserializeOwned;
 use super::backend::{Batch, Checker, LogBackend, LogImage, Operation, Reclaimer, WitnessRecord};
 use super::error::StorageError;
 use super::identity::sync_dir;
+use super::record::{FORMAT, LogIdRecord, LogRecord};
 use super::seal::{SealError, seal, unseal};
 use super::wal;
 use super::watermark::Watermark;
-use super::record::{FORMAT, LogIdRecord, LogRecord};
 
 const ENTRY: &[u8] = b"entry/";
 const VOTE: &[u8] = b"vote";

@@ -63,8 +63,8 @@ pub fn unseal<T: DeserializeOwned>(key: &[u8], bytes: &[u8]) -> Result<T, SealEr
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use super::record::LogIdRecord;
+    use super::*;
 
     const ID: LogIdRecord = LogIdRecord { term: 3, node: 1, index: 9 };
 

@@ -11,8 +11,8 @@ use super::backend::LogImage;
 use super::error::StorageError;
 use super::folder::Folder;
 use super::identity::{self, Identity};
-use super::snapshot::{SnapshotFile, SnapshotOptions};
 use super::record::{LogIdRecord, MembershipRecord, PayloadRecord, SnapshotMetaRecord};
+use super::snapshot::{SnapshotFile, SnapshotOptions};
 
 /// A folder, read and checked completely.
 pub struct Survey {

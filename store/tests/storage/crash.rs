@@ -8,7 +8,8 @@ use openraft::RaftLogReader;
 use openraft::storage::RaftLogStorage;
 
 use crate::support::{
-    Kept, all, append, copy, entry, fill, flip, folder, id, kill_image, open, refused, reopen, vote, wal,
+    Kept, all, append, copy, entry, fill, flip, folder, id, kill_image, open, refused, reopen,
+    vote, wal,
 };
 
 fn is_damage(error: &StorageError) -> bool {

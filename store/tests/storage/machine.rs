@@ -10,16 +10,14 @@ use bytes::Bytes;
 use futures::stream;
 use holdfast_api::{Answer, ClusterCommand, Command, Effectiveness, Entry, Problem, Proposal};
 use holdfast_machine::{Effect, FEATURE_LEVEL};
-use holdfast_store::storage::record::SnapshotMetaRecord;
-use holdfast_store::raft::{EffectSink, SharedState, StateMachine, convert};
 use holdfast_store::raft::types::{Done, LogEntry, RaftEntry, RaftPayload};
+use holdfast_store::raft::{EffectSink, SharedState, StateMachine, convert};
 use holdfast_store::storage::memory::MemoryDisk;
+use holdfast_store::storage::record::SnapshotMetaRecord;
 use holdfast_store::storage::snapshot::{
     SnapshotBackend, SnapshotDraft, SnapshotImage, SnapshotOptions,
 };
-use holdfast_store::storage::{
-    SnapshotFile, SnapshotStore, StorageError,
-};
+use holdfast_store::storage::{SnapshotFile, SnapshotStore, StorageError};
 use openraft::RaftSnapshotBuilder;
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use parking_lot::Mutex;
@@ -191,6 +189,7 @@ async fn a_snapshot_travels_and_is_installed() {
             receiver = receiver.write(Bytes::copy_from_slice(&chunk[..count])).await.unwrap();
         }
         let received = receiver.finish().await.unwrap();
+        let received = convert::snapshot(received).unwrap();
         follower.install_snapshot(&received.meta, received.snapshot).await.unwrap();
         assert_eq!(digest(&follower), digest(&leader));
         assert_eq!(follower.applied_state().await.unwrap().0, Some(id(1, 50)));

@@ -1,9 +1,9 @@
 //! Any sequence of operations has the result of the same operations on a plain
 //! list.
 
-use holdfast_store::storage::record::{LogIdRecord, LogRecord, PayloadRecord, VoteRecord};
 use holdfast_store::storage::Identity;
 use holdfast_store::storage::backend::{Batch, LogBackend, LogImage, Operation, WitnessRecord};
+use holdfast_store::storage::record::{LogIdRecord, LogRecord, PayloadRecord, VoteRecord};
 use holdfast_store::storage::rocks::RocksLog;
 use holdfast_store::storage::watermark::Watermark;
 use proptest::prelude::*;

@@ -7,14 +7,14 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use holdfast_store::storage::record::{
-    self, LogIdRecord, LogRecord, MembershipRecord, NodeRecord,
-    PayloadRecord, SnapshotMetaRecord, StoredMembershipRecord, VoteRecord,
-};
 use holdfast_store::raft::convert::{NODES_MAX, ORDINAL_MAX};
 use holdfast_store::raft::types::{LogId, Membership, RaftEntry, SnapshotMeta, Vote};
 use holdfast_store::storage::Identity;
 use holdfast_store::storage::backend::WitnessRecord;
+use holdfast_store::storage::record::{
+    self, LogIdRecord, LogRecord, MembershipRecord, NodeRecord, PayloadRecord, SnapshotMetaRecord,
+    StoredMembershipRecord, VoteRecord,
+};
 use holdfast_store::storage::seal::{seal, unseal};
 use holdfast_store::storage::snapshot::format::{self, SnapshotHeader};
 use proptest::collection::{btree_map, btree_set, vec};

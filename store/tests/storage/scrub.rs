@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-
 use crate::support::{
     Kept, all, append, copy, entry, files, fill, flip, folder, kill_image, open, reopen,
 };
@@ -42,14 +41,14 @@ async fn damage_is_found_while_the_log_is_in_use_and_written_anew() {
         let dir = folder();
         let storage = restarted(dir.path()).await;
         let log = storage.log();
-        log.check().unwrap();
+        log.disk().check().unwrap();
         let (name, path) = kinds(dir.path()).swap_remove(kind);
         damage(&path);
-        let found = log.check().unwrap_err();
+        let found = log.disk().check().unwrap_err();
         assert!(found.is_damage(), "{name}: {found}");
 
         log.rewrite().await.unwrap();
-        log.check().unwrap();
+        log.disk().check().unwrap();
         append(&log, [entry(1, 80)]).await;
         let expected = all(&log).await;
         assert_eq!(expected.len(), 81);

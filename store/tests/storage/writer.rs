@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 
+use holdfast_store::raft::LogStore;
 use holdfast_store::raft::types::TypeConfig;
 use holdfast_store::storage::backend::{Batch, LogBackend, LogImage, Operation, WitnessRecord};
 use holdfast_store::storage::memory::MemoryDisk;
 use holdfast_store::storage::stats::WriteStats;
 use holdfast_store::storage::writer::Writer;
-use holdfast_store::raft::LogStore;
 use holdfast_store::storage::{Identity, StorageError};
 use openraft::alias::OneshotReceiverOf;
 use openraft::storage::{IOFlushed, RaftLogStorage};
@@ -140,7 +140,7 @@ async fn votes_and_truncations_wait_in_the_same_queue() {
 #[tokio::test]
 async fn a_full_disk_reaches_the_callback_the_node_and_everybody_after() {
     let (mut log, open, _) = gated();
-    let failure = log.failure();
+    let failure = log.disk().failure();
     let (first, first_done) = callback();
     log.append([blank(1, 0)], first).await.unwrap();
     let (second, second_done) = callback();
@@ -153,8 +153,8 @@ async fn a_full_disk_reaches_the_callback_the_node_and_everybody_after() {
     }
     assert!(matches!(*failure.borrow(), Some(StorageError::Full { .. })), "noted before told");
     assert!(log.save_vote(&vote(1)).await.unwrap_err().to_string().contains("no space left"));
-    assert!(matches!(log.witnesses().save(2, seen(1, 1)), Err(StorageError::Full { .. })));
-    log.close().await;
+    assert!(matches!(log.disk().witnesses().save(2, seen(1, 1)), Err(StorageError::Full { .. })));
+    log.disk().close().await;
 }
 
 #[tokio::test]
@@ -169,11 +169,11 @@ async fn a_writer_that_dies_leaves_nobody_waiting() {
         }
     }
     let mut log = start(Panics);
-    let mut failure = log.failure();
+    let mut failure = log.disk().failure();
     drop(log.save_vote(&vote(1)).await.unwrap_err());
     assert!(failure.wait_for(Option::is_some).await.unwrap().is_some());
     drop(log.save_vote(&vote(2)).await.unwrap_err());
-    log.close().await;
+    log.disk().close().await;
 }
 
 #[tokio::test]
@@ -183,15 +183,15 @@ async fn closing_writes_what_is_queued_and_what_nobody_waited_for() {
     let log = LogStore::start(disk.log(), LogImage::default(), Writer::Thread, stats).unwrap();
     fill(&log, 4).await;
     log.clone().save_committed(Some(id(1, 2))).await.unwrap();
-    log.witnesses().save(2, seen(77, 3)).unwrap();
-    log.close().await;
-    assert_eq!(log.stats().entries.load(Relaxed), 4);
+    log.disk().witnesses().save(2, seen(77, 3)).unwrap();
+    log.disk().close().await;
+    assert_eq!(log.disk().stats().entries.load(Relaxed), 4);
 
     let image = disk.log().load().unwrap();
     assert_eq!(image.committed.unwrap().index, 2);
     assert_eq!(image.entries.len(), 4);
     let back = LogStore::start(disk.log(), image, Writer::Thread, Arc::default()).unwrap();
-    assert_eq!(back.witnesses().load(), [(2, seen(77, 3))].into());
+    assert_eq!(back.disk().witnesses().load(), [(2, seen(77, 3))].into());
     let refused = log.clone().save_vote(&vote(9)).await.unwrap_err();
     assert!(refused.to_string().contains("stopped"), "{refused}");
 }
@@ -228,8 +228,8 @@ async fn a_disk_that_lies_about_syncs_loses_what_was_acknowledged() {
 
 #[tokio::test]
 async fn replication_gets_a_bounded_piece_and_at_least_one_entry() {
-    use holdfast_store::raft::types::{LogEntry, RaftEntry, RaftPayload};
     use holdfast_store::raft::log_store::REPLICATE_BYTES_MAX;
+    use holdfast_store::raft::types::{LogEntry, RaftEntry, RaftPayload};
 
     let disk = MemoryDisk::new();
     let image = LogImage::default();
@@ -301,7 +301,7 @@ async fn a_quiet_follower_writes_on_the_thread_that_appends_and_a_leader_never_d
         assert_eq!(seen.len(), 5);
         assert_ne!(seen[0], here, "nobody knows how quick the disk is");
         assert_eq!(seen[1..].contains(&here), own, "node {node} of a cluster that node 1 leads");
-        log.close().await;
+        log.disk().close().await;
     }
 }
 
@@ -348,7 +348,7 @@ fn a_disk_that_stalls_a_quiet_follower_holds_up_nothing_else() {
                 break;
             }
         }
-        log.close().await;
+        log.disk().close().await;
     });
     began.recv_timeout(PATIENCE).expect("a quiet follower writes on the thread that appends");
     let (tell, told) = mpsc::channel();
@@ -367,9 +367,9 @@ async fn a_failure_on_the_thread_that_appends_stops_the_log_like_any_other() {
     let (mut log, _) = log_of(2, Some(2));
     let results = append_quietly(&mut log, 2).await;
     assert!(results[0].is_ok() && results[1].is_err());
-    assert!(matches!(&*log.failure().borrow(), Some(StorageError::Full { .. })));
+    assert!(matches!(&*log.disk().failure().borrow(), Some(StorageError::Full { .. })));
     let (flushed, done) = callback();
     log.append([blank(1, 2)], flushed).await.unwrap();
     assert!(done.await.unwrap().is_err());
-    log.close().await;
+    log.disk().close().await;
 }

@@ -42,7 +42,7 @@ pub async fn open(
         let message = "this node passes on as many streams as it may; retry";
         return problem::respond(Problem::overloaded(message));
     };
-    let headers = node.access().headers_for(caller);
+    let headers = node.access().headers_for(&caller);
     let opened = dial::upgrade(
         node.access().tls(),
         &leader.address,

@@ -21,10 +21,10 @@ use tokio::io::AsyncRead;
 use tokio_util::io::StreamReader;
 
 use self::format::{FormatError, SnapshotHeader};
-use crate::calendar;
 use super::error::StorageError;
 use super::offload::Offload;
 use super::record::{LogIdRecord, SnapshotMetaRecord};
+use crate::calendar;
 
 /// Extension of a snapshot's name.
 const EXTENSION: &str = "snap";

@@ -26,9 +26,9 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 
-use super::TlsPaths;
-use crate::config::parse_nodes;
 use crate::calendar;
+use crate::config::parse_nodes;
+use crate::tls::TlsPaths;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
