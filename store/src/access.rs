@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use holdfast_api::grant::{self, PublicKeys};
-use holdfast_api::routes::{LIVEZ, METRICS, READYZ};
+use holdfast_api::routes;
 use holdfast_api::token::{self, Tokens};
 use holdfast_api::{Name, Problem};
 use http::{HeaderMap, HeaderValue, header};
@@ -26,14 +26,7 @@ use subtle::{Choice, ConstantTimeEq};
 use self::followed::Followed;
 use crate::calendar;
 use crate::principal::{HeldToken, Principal};
-use crate::tls::Tls;
-
-/// Paths that need no token: probes and metrics scrapers have none, and metrics
-/// hold sizes and counts, no stored data.
-const OPEN_PATHS: [&str; 3] = [LIVEZ, READYZ, METRICS];
-
-/// What is between nodes.
-pub(crate) const PEER_PATHS: &str = "/raft/";
+use crate::tls::{PEER_PATHS, Tls};
 
 /// Why a file of tokens or keys is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -196,7 +189,7 @@ impl Access {
 
     /// Whether this path never needs a token.
     pub fn is_open_path(path: &str) -> bool {
-        OPEN_PATHS.contains(&path)
+        routes::OPEN.contains(&path)
     }
 
     /// Headers that this node's own requests to other nodes carry.

@@ -259,7 +259,7 @@ pub enum ConfigError {
     Tls(#[from] TlsSetupError),
     /// Any client that reaches the port could do everything.
     #[error(
-        "--listen {listen} can be reached from other machines, and there is no token: whoever reaches it could read and change everything. Make one, the same for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > FILE)`, and add --token-file FILE (or HOLDFAST_TOKEN_FILE); or add --insecure if the network keeps strangers out"
+        "--listen {listen} can be reached from other machines, and there is no token: anyone who reaches it could read and change everything. Make one, the same for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > FILE)`, and add --token-file FILE (or HOLDFAST_TOKEN_FILE); or add --insecure if the network keeps strangers out"
     )]
     Unguarded {
         /// The address that it was to listen on.

@@ -50,7 +50,7 @@
 //!   for.
 //! * A node whose log was lost or rolled back does not come back under its id.
 //! * Every queue, buffer, frame and wait has a bound, and the bound has a name.
-//! * Whoever asks from outside reaches the log and the state through
+//! * A request from outside reaches the log and the state through
 //!   [`node::acting`] alone, with its rights.
 //! * Nothing but the expiry of signed tokens depends on a wall clock; time comes from
 //!   `tokio::time`.

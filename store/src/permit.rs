@@ -11,7 +11,7 @@ use holdfast_api::{
 };
 use http::Method;
 
-use crate::access::PEER_PATHS;
+use crate::tls::PEER_PATHS;
 
 /// A right that something needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -53,7 +53,7 @@ pub struct HeldToken {
 }
 
 impl Principal {
-    /// Whoever may do everything but what is between nodes.
+    /// An admin: it may do everything but what is between nodes.
     pub fn admin(proof: Proof) -> Principal {
         Principal { proof, role: Role::Admin, jobs: Arc::default(), from: None }
     }

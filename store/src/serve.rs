@@ -196,7 +196,7 @@ pub async fn run_on(
         biased;
         placed = take_place(options, opened, &app) => placed?,
         () = signals.received() => {
-            tracing::info!("told to stop before it found its place");
+            tracing::info!("stopped before it had a place in the cluster");
             accepting.cancel();
             stop.cancel();
             return Ok(());

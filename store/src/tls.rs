@@ -1,18 +1,16 @@
 //! TLS of a node: its certificates for clients and nodes, the authorities it
 //! trusts, and what a certificate allows.
 //!
-//! Without certificates everything is plain, and [`Access`] alone decides who may
-//! do what.
-//!
-//! [`Access`]: crate::access::Access
+//! Without certificates everything is plain, and tokens alone decide who is let in.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use holdfast_api::token;
+use holdfast_api::{routes, token};
 use holdfast_net::tls::{Acceptor, AcceptorFiles, Caller, Dialer, File, Identity, TlsError};
 
-use crate::access::{Access, PEER_PATHS};
+/// Paths of what is between nodes.
+pub(crate) const PEER_PATHS: &str = "/raft/";
 
 /// How often the files are checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -149,7 +147,7 @@ impl Tls {
     /// Whether a client without a certificate may not use a path, where there is no
     /// token.
     pub fn keeps_out(&self, path: &str, caller: Option<Caller>) -> bool {
-        self.wants_certificates() && caller != Some(Caller::Peer) && !Access::is_open_path(path)
+        self.wants_certificates() && caller != Some(Caller::Peer) && !routes::OPEN.contains(&path)
     }
 
     /// Warnings about the files for the operator.

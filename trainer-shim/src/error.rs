@@ -159,7 +159,7 @@ pub enum Error {
         round: Blob,
     },
     /// The token of an incarnation that is over, or never was.
-    #[error("the fence {fence} is void: {why}; whoever holds it must stop writing")]
+    #[error("the fence {fence} is void: {why}; its holder must stop writing")]
     Void {
         /// Token that was checked.
         fence: Box<Fence>,

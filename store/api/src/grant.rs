@@ -1,6 +1,6 @@
 //! What a token lets its holder do, and the signed tokens that say it.
 //!
-//! Nodes know public keys; the private key stays with whoever makes tokens. A token is
+//! Nodes know public keys; the private key stays with the issuer of tokens. A token is
 //! of the cluster whose nodes know its key.
 
 use std::fmt;

@@ -73,7 +73,7 @@ pub enum Code {
     Timeout,
     /// The request cannot be understood.
     InvalidRequest,
-    /// The token is missing, or is none that is taken.
+    /// The token is missing, or is not accepted.
     Unauthorized,
     /// The caller's role does not allow it.
     Forbidden,

@@ -14,6 +14,9 @@ pub const LIVEZ: &str = "/livez";
 pub const READYZ: &str = "/readyz";
 /// Metrics as OpenMetrics text.
 pub const METRICS: &str = "/metrics";
+/// Those that need no token: probes and metrics scrapers have none, and metrics hold sizes
+/// and counts, no stored data.
+pub const OPEN: [&str; 3] = [LIVEZ, READYZ, METRICS];
 /// The OpenAPI document of this node.
 pub const OPENAPI: &str = "/openapi.json";
 

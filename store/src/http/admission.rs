@@ -15,11 +15,11 @@ use super::App;
 use super::accept::Place;
 use super::host;
 use super::problem::respond;
-use crate::access::{Access, PEER_PATHS};
+use crate::access::Access;
 use crate::node::acting;
 use crate::permit::{self, Extent, Operation, Route, Whose};
 use crate::principal::{Principal, Proof, RemoteAddress};
-use crate::tls::Verdict;
+use crate::tls::{PEER_PATHS, Verdict};
 
 /// How often it is looked whether the token of an open request or stream still counts.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -128,7 +128,7 @@ impl App {
         match self.node() {
             Ok(node) if node.machine().is_revoked(&token.id) => {
                 let message = format!(
-                    "the token {} ({}) was revoked: ask whoever gave it to you for another",
+                    "the token {} ({}) was revoked: ask its issuer for another",
                     token.id, token.name
                 );
                 Err(Problem::refused(Code::Unauthorized, message))
@@ -158,7 +158,7 @@ const NO_CERTIFICATE: &str = "this node lets nobody in without a certificate: gi
 
 fn denied(tried: bool) -> Problem {
     let message = if tried {
-        "the token is none that this node accepts: compare the file given as --token-file or HOLDFAST_TOKEN_FILE with the node's"
+        "this node does not accept the token: compare the file given as --token-file or HOLDFAST_TOKEN_FILE with the node's"
     } else {
         "this node lets nobody in without the cluster's token: name its file with --token-file FILE or HOLDFAST_TOKEN_FILE (curl: --header \"Authorization: Bearer $(head -n 1 FILE)\")"
     };

@@ -240,7 +240,7 @@ struct Connection {
     replies: Replies,
     app: App,
     node: Node,
-    /// Whoever opened it.
+    /// The caller that opened it.
     caller: Principal,
     /// The tenant of its latest request.
     tenant: Tenant,

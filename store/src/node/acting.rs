@@ -149,7 +149,7 @@ impl Acting<'_> {
                 match state.machine.job_of_lease(*lease) {
                     Some(job) if principal.has_job(job) => Ok(()),
                     Some(_) => Err(forbidden(principal, *operation, whose)),
-                    // Whoever does not lead carries nothing of it out. A leader may not have
+                    // A follower carries nothing of it out. A leader may not have
                     // applied yet what was granted before its time.
                     None if !node.consensus().leads() => Ok(()),
                     None => node.has_caught_up(&state),
@@ -206,7 +206,7 @@ fn filtered(principal: &Principal, mut answer: ReadAnswer) -> ReadAnswer {
         ReadOutcome::Jobs(jobs) => {
             jobs.retain(|info| sees(principal, Operation::SeeJobs, &info.job));
         }
-        // Whoever knows a lease's id speaks for its holder.
+        // The holder of a lease's id speaks for the lease's holder.
         ReadOutcome::Processes { processes, .. }
             if Right::Use.of(principal.role()) == Extent::None =>
         {

@@ -112,7 +112,7 @@ impl Section {
             let disturbed = if others > OTHERS_MAX { " **Disturbed: repeat it.**" } else { "" };
             let _ = writeln!(
                 out,
-                "- Took {:.0} s; other processes used {others:.2} cores meanwhile, the host took {host:.2}.{disturbed}",
+                "- Took {:.0} s; other processes used {others:.2} cores during it, the host took {host:.2}.{disturbed}",
                 took.as_secs_f64()
             );
         }

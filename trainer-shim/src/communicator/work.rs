@@ -12,7 +12,7 @@ use super::failure::Failure;
 /// Work in progress: polled, waited for or awaited. Its result is handed over
 /// once. Work that is dropped goes on.
 #[derive(Debug)]
-#[must_use = "whether the work succeeded is only known to whoever waits for it"]
+#[must_use = "whether the work succeeded is known only to the caller that waits for it"]
 pub struct Work<T> {
     slot: Arc<Slot<T>>,
 }

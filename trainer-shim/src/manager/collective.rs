@@ -59,7 +59,7 @@ impl Why {
 
 /// A call in progress: awaited, or waited for. The call of one that is dropped
 /// goes on, and its communicator cannot be kept: the next acquire gives another.
-#[must_use = "whether the call succeeded is only known to whoever waits for it"]
+#[must_use = "whether the call succeeded is known only to the caller that waits for it"]
 pub struct Collective<T> {
     work: Work<T>,
     held: Arc<HeldGeneration>,

@@ -107,7 +107,7 @@ impl SignedToken {
         &self.key
     }
 
-    /// What it says, whoever signed it: to be shown, never to be obeyed.
+    /// What it says, before its signature is checked: to be shown, never to be obeyed.
     pub fn claims(&self) -> Option<Claims> {
         serde_json::from_slice(self.token.untrusted_payload()).ok()
     }

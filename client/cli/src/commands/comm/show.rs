@@ -95,7 +95,7 @@ fn next(held: &HeldInfo, round: Option<&RoundInfo>, now: LogNow) -> Vec<String> 
             said.push(format!("{at} it is revoked, unless all members are ready by then"));
         }
         (Phase::Revoked, Some(at)) if held.unreleased.iter().any(|one| !one.ended) => {
-            said.push(format!("{at} whoever has not stopped is declared dead"));
+            said.push(format!("{at} a member that has not stopped is declared dead"));
         }
         _ => {}
     }
@@ -208,7 +208,7 @@ group world of job train, generation 4 (among all, revoked)
 not released, so that the next generation cannot close: 2
   host-0: process 1 ended 3s ago (gone), exit unseen: the agent reports it, or `holdfast --job train comm excuse world 1` vouches for it
   host-0: process 0 alive for 42s, has not stopped: in 18s declared dead, and ended by the agent
-next: in 18s whoever has not stopped is declared dead
+next: in 18s a member that has not stopped is declared dead
 next: the next generation gathers: 2 processes still hold the revoked generation; 1 of them ended, and nobody saw the exit: their agents report it, or `comm excuse` does
 next: in 40s the calls of those who wait fail
 ";

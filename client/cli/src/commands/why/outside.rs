@@ -195,7 +195,7 @@ pub(super) fn section(outside: &[Outside], idle: bool) -> Option<Section> {
     let differs = outside.iter().any(|one| one.alike < count);
     let head = match (idle, outside.iter().all(Outside::goes_on)) {
         (true, false) if differs => format!(
-            "{ranks} {verbs}: if the job hangs, it hangs outside the store, in a collective or in user code; whoever differs from the others stands first"
+            "{ranks} {verbs}: if the job hangs, it hangs outside the store, in a collective or in user code; those that differ from the others are listed first"
         ),
         (true, false) => format!(
             "{ranks} {verbs}: if the job hangs, it hangs outside the store, in a collective or in user code"

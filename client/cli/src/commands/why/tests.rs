@@ -263,7 +263,7 @@ fn the_rank_that_differs_from_the_others_stands_first_with_the_next_step() {
     let why = why(Vec::new(), Vec::new(), &agents(vec![one]));
     let wanted = "\
 job train, run r1: no round is open, and nobody waits for a key
-4 ranks neither wait for a key nor stand in a round: if the job hangs, it hangs outside the store, in a collective or in user code; whoever differs from the others stands first
+4 ranks neither wait for a key nor stand in a round: if the job hangs, it hangs outside the store, in a collective or in user code; those that differ from the others are listed first
   gpu-7: rank 2 main thread busy for 1m: 100 % of a core; last store call SET /step/2, 41s ago
   gpu-7: ranks 0-1, 3 main thread sleeps for 1m: used 0.00 s of processor time in the last 10s; last store call SET /step/0, 41s ago
 next: on host gpu-7, `py-spy dump --pid 102` shows where rank 2 is; compare rank 0: host gpu-7, `py-spy dump --pid 100`; with NCCL, TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (its flight recorder) tells which collective each rank has reached

@@ -178,7 +178,7 @@ impl Settings {
         let address = self.tcpstore.iter().find(|address| !address.ip().is_loopback())?;
         self.token_file.as_ref()?;
         Some(format!(
-            "--tcpstore {address}: whoever reaches that port reads and writes this job's keys \
+            "--tcpstore {address}: anyone who reaches that port reads and writes this job's keys \
              without the token, for the TCPStore protocol has none; use 127.0.0.1:{}, with an agent \
              on each host, or let nobody else reach the port",
             address.port()
