@@ -387,5 +387,28 @@ async fn agents_and_command_lines_are_of_the_other_version_than_the_nodes() {
         }
         jobs.go_on().await;
         jobs.finish(&cluster).await;
+        of_two_versions(&mut cluster, &old, &new).await;
+    }
+}
+
+/// Ranks of one run behind an agent of each version.
+async fn of_two_versions(cluster: &mut Cluster, old: &Build, new: &Build) {
+    let (mut agents, mut ranks) = (Vec::new(), Vec::new());
+    for (name, build) in [("old.sock", old), ("new.sock", new)] {
+        let control = cluster.folder().join(name);
+        let flags = ["--run", "r1", "--control", text(&control)];
+        let agent = Agent::start_of(build, cluster, "mixed", &flags).await;
+        ranks.push(TcpStore::connect(agent.address()).await);
+        agents.push(agent);
+    }
+    for (waits, sets) in [(0, 1), (1, 0)] {
+        let key = format!("from-{sets}");
+        ranks[waits].start_wait(&[&key]).await;
+        ranks[sets].set(&key, b"here").await;
+        assert_eq!(ranks[waits].byte("a WAIT").await, 0);
+        assert_eq!(ranks[waits].get(&key).await, b"here");
+    }
+    for sum in 1..=4 {
+        assert_eq!(ranks[sum % 2].add("n", 1).await, sum as i64);
     }
 }
