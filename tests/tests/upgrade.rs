@@ -42,11 +42,11 @@ async fn cluster_of(build: &Build, nodes: u64, flags: &[&str]) -> (Cluster, u32)
 
 /// The leader's view, in which every node answers.
 async fn whole(cluster: &Cluster) -> Status {
-    eventually("a status in which all nodes answer", async || {
+    let look = eventually("a status in which all nodes answer", async || {
         let status = cluster.status(cluster.leader().await).await?;
         status.nodes.iter().all(|node| node.feature_level.is_some()).then_some(status)
-    })
-    .await
+    });
+    Box::pin(look).await
 }
 
 async fn rises_to(cluster: &Cluster, level: u32) {
