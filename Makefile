@@ -20,7 +20,7 @@ SIM_OUT ?= $(or $(CARGO_TARGET_DIR),target)/seeds
 # Programs with defects lie apart from all others.
 PLANTED_BINARIES := $(or $(CARGO_TARGET_DIR),target)/planted
 
-.PHONY: help quickstart demo-elastic demo-comm test check fix bench chaos chaos-rounds chaos-planted compose-test sim build
+.PHONY: help quickstart demo-elastic demo-comm test upgrade-test check fix bench chaos chaos-rounds chaos-planted compose-test sim build
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,13 @@ test: ## All tests; installs what is missing, saying what and why
 	@$(ENVIRONMENT); tests/docs/docs.py --binaries $(BINARIES)
 	@$(ENVIRONMENT); "$${HOLDFAST_PYTHON_TOOLS:-python3}" tests/docs/manifests.py --binaries $(BINARIES)
 	@python3 tests/docker/compose_test.py
+
+upgrade-test: ## From the last release to this tree, node by node and agent by agent, under running jobs; and back
+	@tests/prepare build docs
+	@$(ENVIRONMENT); cargo build --workspace --bins
+	@$(ENVIRONMENT); HOLDFAST_RELEASE_BINARIES="$$(tests/upgrade/build)"; export HOLDFAST_RELEASE_BINARIES; \
+		cargo test --workspace --test upgrade -- --nocapture --test-threads 1; \
+		tests/docs/docs.py --release "$$HOLDFAST_RELEASE_BINARIES" store/docs/upgrade.md
 
 check: ## Formatting, clippy, docs, licences and sources of all crates; only reads
 	@tests/prepare build check

@@ -30,6 +30,7 @@ DOCUMENTS = [
     "store/docs/operate.md",
     "store/docs/recover.md",
     "store/docs/secure.md",
+    "store/docs/upgrade.md",
     "trainer-shim/docs/launchers.md",
     "trainer-shim/python/README.md",
 ]
@@ -216,6 +217,8 @@ def environment(options: argparse.Namespace, home: pathlib.Path) -> None:
     pythons = [str(python.parent) for python in options.python]
     path = ":".join([str(options.binaries.resolve()), *pythons, kept.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     os.environ.update(kept, PATH=path, HOME=str(home), OMP_NUM_THREADS="1")
+    if options.release:
+        os.environ["DOCS_RELEASE"] = str(options.release.resolve())
 
 
 def inside(options: argparse.Namespace, document: str) -> int:
@@ -251,6 +254,8 @@ def outside(options: argparse.Namespace) -> int:
     command = [__file__, "--inside", "--binaries", str(options.binaries)]
     for python in options.python:
         command += ["--python", str(python)]
+    if options.release:
+        command += ["--release", str(options.release)]
 
     def passes(document: str) -> bool:
         return sandbox.start([*command, document]).wait() == 0
@@ -268,6 +273,8 @@ def main() -> int:
     parser.add_argument("--python", type=pathlib.Path, action="append",
                         help="a Python for the PATH, before others; may be given again "
                              "(default: the one with the wheel and the one with PyTorch that tests/prepare has made)")
+    parser.add_argument("--release", type=pathlib.Path,
+                        help="folder of the last release's binaries, from which upgrade.md begins (default: --binaries)")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("documents", nargs="*", default=DOCUMENTS, help="(default: all)")
     options = parser.parse_args()

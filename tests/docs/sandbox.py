@@ -1,7 +1,7 @@
 """A machine of its own for one document, made of namespaces: what a reader types changes nothing here.
 
 It has processes and a network of its own, with the addresses that the documents use, and writable
-copies of /etc, /var/lib and /tmp that are gone with it. Made again for each document.
+copies of /etc, /usr/local/bin, /var/lib and /tmp that are gone with it. Made again for each document.
 """
 import ctypes
 import os
@@ -14,7 +14,7 @@ from typing import Optional
 
 # Those of the hosts in the documents; all of them are this machine.
 ADDRESSES = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]
-OVERLAID = ["/etc", "/var/lib", "/tmp"]
+OVERLAID = ["/etc", "/usr/local/bin", "/var/lib", "/tmp"]
 NAMESPACES = ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 # The first process: bash waits for orphans, as an init does.
 FIRST = ["bash", "-c", '"$@"; exit $?', "first"]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::binaries;
+use crate::binaries::{self, Build};
 use crate::cluster::Cluster;
 use crate::process::Process;
 
@@ -23,8 +23,18 @@ impl Agent {
 
     /// An agent with more flags.
     pub async fn start_with(cluster: &mut Cluster, job: &str, flags: &[&str]) -> Agent {
+        Agent::start_of(&Build::this(), cluster, job, flags).await
+    }
+
+    /// An agent of another build.
+    pub async fn start_of(
+        build: &Build,
+        cluster: &mut Cluster,
+        job: &str,
+        flags: &[&str],
+    ) -> Agent {
         let address = format!("127.0.0.1:{}", cluster.port());
-        let mut command = binaries::command("holdfast-agent");
+        let mut command = build.command("holdfast-agent");
         command.args(["serve", "--store", &cluster.list(), "--job", job]);
         command.args(["--tcpstore", &address]).args(flags);
         let log = cluster.keep_log(&format!("agent-{job}"));

@@ -1,4 +1,5 @@
-//! Paths of the programs under test: beside the test executable, or above it.
+//! The programs under test: those of this workspace, beside the test executable or above
+//! it, and those of the last release.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,51 @@ pub fn path(name: &str) -> PathBuf {
 /// environment.
 pub fn command(name: &str) -> Command {
     without_settings(path(name))
+}
+
+/// Where `make upgrade-test` has put the programs of the last release.
+const RELEASE_VARIABLE: &str = "HOLDFAST_RELEASE_BINARIES";
+
+/// Programs of one version.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Build {
+    /// None: this workspace's.
+    folder: Option<PathBuf>,
+}
+
+impl Build {
+    /// Of this workspace.
+    pub fn this() -> Build {
+        Build::default()
+    }
+
+    /// Of the last release. Says `SKIPPED` where they were not built.
+    ///
+    /// # Panics
+    ///
+    /// If they are not where they should be.
+    pub fn last_release() -> Option<Build> {
+        let Some(folder) = std::env::var_os(RELEASE_VARIABLE).map(PathBuf::from) else {
+            eprintln!("SKIPPED: `make upgrade-test` builds the last release, and then runs this");
+            return None;
+        };
+        assert!(
+            folder.join("holdfast-store").is_file(),
+            "{} holds no holdfast-store; {RELEASE_VARIABLE} names the folder",
+            folder.display()
+        );
+        Some(Build { folder: Some(folder) })
+    }
+
+    /// The file of one of its programs.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.as_ref().map_or_else(|| path(name), |folder| folder.join(name))
+    }
+
+    /// A command for one of its programs, as [`command`].
+    pub fn command(&self, name: &str) -> Command {
+        without_settings(self.path(name))
+    }
 }
 
 /// A command whose environment holds none of Holdfast's variables.

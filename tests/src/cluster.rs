@@ -13,13 +13,14 @@ use holdfast_client::{Client, Credentials, Options, TlsFiles, fetch};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use crate::binaries::{self, Build};
 use crate::hosts::Host;
+use crate::http;
 use crate::logs::Logs;
 use crate::patience::eventually;
 use crate::ports::Ports;
 use crate::process::{Ended, Process};
 use crate::stream::RawStream;
-use crate::{binaries, http};
 
 /// Bound on one question to a node that may be paused.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
@@ -50,6 +51,8 @@ struct Node {
     address: String,
     data_dir: PathBuf,
     log: PathBuf,
+    /// What it is started from.
+    build: Build,
     /// `--initial-cluster LIST` or `--join LIST`.
     place: [String; 2],
     process: Option<Process>,
@@ -124,6 +127,7 @@ impl Cluster {
             address,
             data_dir: self.folder.path().join(format!("node-{id}")),
             log: self.folder.path().join(format!("node-{id}.log")),
+            build: Build::this(),
             place: [String::new(), String::new()],
             process: None,
             paused: false,
@@ -178,7 +182,7 @@ impl Cluster {
     /// The command that starts a node.
     pub fn command(&self, id: NodeId) -> std::process::Command {
         let node = self.node(id);
-        let mut command = binaries::command("holdfast-store");
+        let mut command = node.build.command("holdfast-store");
         command.arg("serve").args(["--node-id", &id.to_string()]);
         command.arg("--data-dir").arg(&node.data_dir);
         command.args(["--listen", &node.address]).args(&node.place);
@@ -201,6 +205,11 @@ impl Cluster {
     pub async fn restart(&mut self, id: NodeId) {
         self.launch(id);
         self.wait_ready(id).await;
+    }
+
+    /// The node is of these programs from its next start on.
+    pub fn set_build(&mut self, id: NodeId, build: &Build) {
+        self.node_mut(id).build = build.clone();
     }
 
     /// Sends SIGKILL.
@@ -482,7 +491,12 @@ impl Cluster {
 
     /// Runs `holdfast` against this list of nodes.
     pub async fn cli_at(&self, store: &str, arguments: &[&str]) -> Ended {
-        let mut command = binaries::command("holdfast");
+        self.cli_of(&Build::this(), store, arguments).await
+    }
+
+    /// Runs another build's `holdfast` against this list of nodes.
+    pub async fn cli_of(&self, build: &Build, store: &str, arguments: &[&str]) -> Ended {
+        let mut command = build.command("holdfast");
         command.args(["--store", store]).args(arguments);
         if let Some(file) = &self.token_file {
             command.env("HOLDFAST_TOKEN_FILE", file);

@@ -10,7 +10,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`patience`] | waiting for something, within a bound |
-//! | [`binaries`] | where the programs under test are |
+//! | [`binaries`] | the programs under test, and those of the last release |
 //! | [`ports`] | ports that no other test process gets |
 //! | [`process`] | a child: started, signalled, ended, measured |
 //! | [`logs`] | logs kept, shown when a test fails, searched for errors when it does not |
@@ -70,6 +70,7 @@ pub mod tcpstore;
 pub mod threads;
 
 pub use agent::Agent;
+pub use binaries::Build;
 pub use cluster::Cluster;
 pub use delay_proxy::DelayProxy;
 pub use disk::Disk;

@@ -79,7 +79,7 @@ pub struct StateMachine {
 
 /// Reads a snapshot's state. Blocks.
 fn decode(file: &SnapshotFile) -> Result<AppliedState, StorageError> {
-    let machine = file.decode(Machine::decode)?;
+    let machine = file.decode()?;
     let SnapshotMeta { last_log_id, last_membership } = convert::snapshot(file.clone())?.meta;
     Ok(AppliedState { machine, last: last_log_id, membership: last_membership })
 }

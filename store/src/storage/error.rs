@@ -176,6 +176,19 @@ pub enum StorageError {
         /// The highest that this version reads.
         known: u32,
     },
+    /// Of a cluster whose rules this version does not know.
+    #[error(
+        "{file} is of feature level {found}, this version of holdfast-store knows levels up to \
+         {known}: use the version that the other nodes run", file = file.display()
+    )]
+    UnknownLevel {
+        /// The data folder, or a file in it.
+        file: PathBuf,
+        /// The level of the state in it.
+        found: u32,
+        /// The highest that this version knows.
+        known: u32,
+    },
     /// The writer stopped before it answered.
     #[error("the log writer has stopped")]
     Stopped,
@@ -207,6 +220,7 @@ impl StorageError {
             self,
             StorageError::Damaged { .. }
                 | StorageError::UnknownFormat { .. }
+                | StorageError::UnknownLevel { .. }
                 | StorageError::IdentityMismatch { .. }
         )
     }
@@ -226,7 +240,8 @@ impl StorageError {
             E::Damaged { file, .. }
             | E::Full { file, .. }
             | E::Io { file, .. }
-            | E::UnknownFormat { file, .. } => Some(file),
+            | E::UnknownFormat { file, .. }
+            | E::UnknownLevel { file, .. } => Some(file),
             E::InUse { dir }
             | E::NotOurs { dir, .. }
             | E::NotOwner { dir, .. }

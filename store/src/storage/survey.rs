@@ -5,14 +5,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use holdfast_api::NodeId;
-use holdfast_machine::{FEATURE_LEVEL, Machine, decode_entry};
+use holdfast_machine::{Machine, decode_entry};
 
 use super::backend::LogImage;
 use super::error::StorageError;
 use super::folder::Folder;
 use super::identity::{self, Identity};
 use super::record::{LogIdRecord, MembershipRecord, PayloadRecord, SnapshotMetaRecord};
-use super::snapshot::{SnapshotFile, SnapshotOptions};
+use super::snapshot::{SnapshotFile, SnapshotOptions, check_level};
 
 /// A folder, read and checked completely.
 pub struct Survey {
@@ -48,10 +48,9 @@ impl Survey {
         let (log, snapshots) = folder.load(&identity, SnapshotOptions::default())?;
         let newest = snapshots.newest();
         let (mut machine, meta) = match &newest {
-            Some(file) => (file.decode(Machine::decode)?, file.meta().clone()),
+            Some(file) => (file.decode()?, file.meta().clone()),
             None => (Machine::new(), SnapshotMetaRecord::default()),
         };
-        check_level(dir, &machine)?;
         let mut membership = meta.membership.membership;
         let covered = meta.last.map(|last| last.index);
         let behind = log.entries.iter().filter(|entry| Some(entry.index) > covered);
@@ -82,15 +81,5 @@ impl Survey {
     /// The voters of the last membership in it.
     pub fn voters(&self) -> BTreeSet<NodeId> {
         self.membership.voters.iter().flatten().copied().collect()
-    }
-}
-
-/// This build must not apply entries of a higher feature level.
-fn check_level(dir: &Path, machine: &Machine) -> Result<(), StorageError> {
-    match machine.unsupported_level() {
-        Some(found) => {
-            Err(StorageError::UnknownFormat { file: dir.to_owned(), found, known: FEATURE_LEVEL })
-        }
-        None => Ok(()),
     }
 }

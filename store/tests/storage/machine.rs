@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use futures::stream;
 use holdfast_api::{Answer, ClusterCommand, Command, Effectiveness, Entry, Problem, Proposal};
-use holdfast_machine::{Effect, FEATURE_LEVEL};
+use holdfast_machine::{Effect, FEATURE_LEVEL, IMAGE_VERSION, Machine};
 use holdfast_store::raft::types::{Done, LogEntry, RaftEntry, RaftPayload};
 use holdfast_store::raft::{EffectSink, SharedState, StateMachine, convert};
 use holdfast_store::storage::memory::MemoryDisk;
@@ -225,6 +225,37 @@ async fn a_snapshot_that_arrives_damaged_or_is_another_s_is_refused() {
     let theirs = SnapshotStore::open(disk.snapshots(), "theirs".into(), options, None).unwrap();
     let receiver = theirs.receive(offered).unwrap().write(Bytes::from(good)).await.unwrap();
     assert!(matches!(refused(receiver.finish().await), StorageError::OtherCluster { .. }));
+}
+
+#[tokio::test]
+async fn a_snapshot_of_a_later_version_is_not_taken_for_a_damaged_one() {
+    let mut machine = machine().await;
+    apply(&mut machine, entries(5)).await.unwrap();
+    let meta = snapshot(&mut machine).await.meta().clone();
+    let image = |level| {
+        let mut state = Machine::new();
+        let command = Command::Cluster(ClusterCommand::SetFeatureLevel { level });
+        state.apply(&Entry { time: 1, commands: vec![Proposal { session: None, command }] });
+        let mut image = Vec::new();
+        state.encode(&mut image).unwrap();
+        image
+    };
+    let mut other_format = image(FEATURE_LEVEL);
+    let version = "holdfast".len();
+    other_format[version..][..4].copy_from_slice(&(IMAGE_VERSION + 1).to_le_bytes());
+    for (image, why) in [(other_format, "has format"), (image(FEATURE_LEVEL + 1), "feature level")]
+    {
+        let disk = MemoryDisk::new();
+        // The log holds all of it, too: a damaged one would be set aside.
+        let open = || {
+            let options = SnapshotOptions::default();
+            SnapshotStore::open(disk.snapshots(), CLUSTER.into(), options, Some(u64::MAX)).unwrap()
+        };
+        open().write(&meta, |out| out.write_all(&image)).unwrap();
+        let error = refused(StateMachine::open(open(), sink()).await).to_string();
+        assert!(error.contains(why) && !error.contains("damaged"), "{error}");
+        assert!(open().newest().is_some(), "it stays");
+    }
 }
 
 /// A disk with room for this many bytes of a snapshot.

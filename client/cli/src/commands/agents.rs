@@ -123,6 +123,7 @@ impl Document for Agents {
             "RANKS",
             "WAITS",
             "NODE",
+            "VERSION",
         ];
         let rows = self.agents.iter().map(|agent| {
             let report = &agent.report;
@@ -153,6 +154,7 @@ impl Document for Agents {
                 cell(Some(crate::pytorch::ranges(&ranks)).filter(|ranks| !ranks.is_empty())),
                 waits.to_string(),
                 agent.node.to_string(),
+                report.version.clone(),
             ]
         });
         write_rows(out, Some(header), rows)?;
@@ -218,9 +220,9 @@ pub(crate) mod tests {
             Agents { agents: vec![agent("a", 0..4), agent("b", 4..5)], ..Agents::default() };
         let table = String::from_utf8(render(&agents, Output::Table).unwrap()).unwrap();
         let wanted = "\
-JOB    RUN  HOST  PID  LISTENS          PROCESSES  CONNECTIONS  RANKS  WAITS  NODE
-train  r1   a     7    127.0.0.1:29500  4          8            0-3    0      2
-train  r1   b     7    127.0.0.1:29500  1          2            4      0      2
+JOB    RUN  HOST  PID  LISTENS          PROCESSES  CONNECTIONS  RANKS  WAITS  NODE  VERSION
+train  r1   a     7    127.0.0.1:29500  4          8            0-3    0      2     0.1.0
+train  r1   b     7    127.0.0.1:29500  1          2            4      0      2     0.1.0
 ";
         assert_eq!(table, wanted);
     }

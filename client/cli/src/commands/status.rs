@@ -122,6 +122,7 @@ impl Document for Status {
             ("leader", cell(self.leader)),
             ("term", self.term.to_string()),
             ("revision", self.revision.to_string()),
+            ("feature level", self.feature_level.to_string()),
             ("answered by", format!("node {}", self.answered_by)),
         ];
         write_rows(out, None, facts.map(|(name, value)| [name.to_owned(), value]))?;
@@ -247,11 +248,12 @@ pub(crate) mod tests {
     fn the_table_shows_the_cluster_and_its_nodes() {
         let table = String::from_utf8(render(&cluster(&[2, 3]), Output::Table).unwrap()).unwrap();
         let wanted = "\
-cluster      c1
-leader       2
-term         4
-revision     8
-answered by  node 2
+cluster        c1
+leader         2
+term           4
+revision       8
+feature level  1
+answered by    node 2
 
 NODE  ADDRESS          ROLE         VOTER  LAST-LOG  APPLIED  SNAPSHOT  VERSION
 1     127.0.0.1:21001  unreachable  yes    -         -        -         -

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::stream;
+use holdfast_machine::{DecodeError, FEATURE_LEVEL, Machine};
 use parking_lot::Mutex;
 use tokio::io::AsyncRead;
 use tokio_util::io::StreamReader;
@@ -308,6 +309,16 @@ fn unreadable(place: &Path, error: FormatError) -> StorageError {
     }
 }
 
+/// This version must not serve, or add to, a state of a higher feature level.
+pub(super) fn check_level(file: &Path, machine: &Machine) -> Result<(), StorageError> {
+    match machine.unsupported_level() {
+        Some(found) => {
+            Err(StorageError::UnknownLevel { file: file.to_owned(), found, known: FEATURE_LEVEL })
+        }
+        None => Ok(()),
+    }
+}
+
 /// A handle to a snapshot's file. Cheap to clone.
 #[derive(Clone)]
 pub struct SnapshotFile {
@@ -351,21 +362,27 @@ impl SnapshotFile {
     }
 
     /// Decodes its state, and checks all of it. Blocks.
-    pub fn decode<T, E: fmt::Display>(
-        &self,
-        decode: impl FnOnce(&mut dyn Read) -> Result<T, E>,
-    ) -> Result<T, StorageError> {
+    pub fn decode(&self) -> Result<Machine, StorageError> {
         let input = ImageReader::new(Arc::clone(&self.image));
         let unreadable = |error| unreadable(&self.place, error);
         let (_, mut body) = format::open(input).map_err(unreadable)?;
-        match decode(&mut body) {
-            Ok(state) => body.finish().map(|()| state).map_err(unreadable),
-            // A bad checksum explains more than the decoder's error.
-            Err(error) => {
-                self.verify()?;
-                Err(StorageError::damaged(&self.place, error.to_string()))
+        let error = match Machine::decode(&mut body) {
+            Ok(machine) => {
+                body.finish().map_err(unreadable)?;
+                check_level(&self.place, &machine)?;
+                return Ok(machine);
             }
-        }
+            Err(error) => error,
+        };
+        // A bad checksum explains more than the decoder's error.
+        self.verify()?;
+        Err(match error {
+            // Whole, and no reason to replace the node.
+            DecodeError::Version { found, newest: known } => {
+                StorageError::UnknownFormat { file: self.place.clone(), found, known }
+            }
+            error => StorageError::damaged(&self.place, error.to_string()),
+        })
     }
 
     /// Checks all of it. Blocks.
