@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use holdfast_tests::cluster::job;
 use holdfast_tests::{Agent, Cluster, Ended, TcpStore, binaries, eventually, soon};
-use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("temporary folders have plain names")
@@ -112,48 +113,76 @@ async fn a_backup_begins_a_new_cluster_that_holds_everything_and_reuses_nothing(
     assert_eq!(got.and_then(|entry| entry.value), Some("after a failover".into()));
 }
 
+/// `holdfast-store restore` of the first of some nodes.
+async fn restore(file: &Path, dir: &Path, list: &str) -> Ended {
+    let of_node = ["--node-id", "1", "--data-dir", text(dir), "--initial-cluster", list];
+    store(&[&["restore", text(file)], &of_node[..], &["--trainers-are-stopped"]].concat()).await
+}
+
+/// Somewhere in a file; in every second place near its beginning or its end, where what is there is
+/// not the state.
+fn somewhere(length: usize, n: usize, random: &mut StdRng) -> usize {
+    const NEAR: usize = 300;
+    match n % 4 {
+        0 => random.random_range(0..NEAR),
+        1 => random.random_range(length - NEAR..length),
+        _ => random.random_range(0..length),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_whole_backup_and_what_is_in_use_is_refused_before_anything_is_changed() {
+async fn a_backup_that_is_cut_or_edited_anywhere_is_refused_by_name() {
+    const SEED: u64 = 20_261_125;
+    const CUTS: usize = 200;
+    const EDITS: usize = 50;
     let cluster = Cluster::start(1).await;
     let notes = cluster.client().keys(job("notes"));
-    notes.put("k", vec![b'v'; 100_000], soon()).await.expect("a put");
+    for n in 0..6 {
+        let value = vec![b'a' + n; 100_000];
+        notes.put(format!("k{n}").as_str(), value, soon()).await.expect("a put");
+    }
     let file = backup_of(&cluster).await;
     let whole = std::fs::read(&file).expect("it was written");
-    let cut = cluster.folder().join("cut.backup");
-    for _ in 0..100 {
-        let length = rand::rng().random_range(0..whole.len());
-        std::fs::write(&cut, &whole[..length]).expect("a file");
-        let refused = cluster.cli(&["backup", "verify", text(&cut)]).await;
-        assert_ne!(refused.code, Some(0), "{length}: {refused:?}");
-        assert!(refused.stderr.contains(text(&cut)), "{length}: {refused:?}");
+    assert!(whole.len() > 600_000, "more than one block");
+    let (wrong, dir) = (cluster.folder().join("wrong.backup"), cluster.folder().join("new"));
+    let mut random = StdRng::seed_from_u64(SEED);
+    for n in 0..CUTS + EDITS {
+        let at = somewhere(whole.len(), n, &mut random);
+        let (what, bytes) = match n < CUTS {
+            true => (format!("cut at {at}"), whole[..at].to_vec()),
+            false => {
+                let (mut edited, bit) = (whole.clone(), 1 << random.random_range(0..8));
+                edited[at] ^= bit;
+                (format!("byte {at} ^ {bit}"), edited)
+            }
+        };
+        std::fs::write(&wrong, bytes).expect("a file");
+        let verified = cluster.cli(&["backup", "verify", text(&wrong)]).await;
+        let named = [" is no whole backup: ", " is a backup of format "]
+            .map(|words| format!("{}{words}", text(&wrong)));
+        let is_named = named.iter().any(|named| verified.stderr.contains(named));
+        assert!(verified.code == Some(2) && is_named, "seed {SEED}, {what}: {verified:?}");
+        // Slower: it opens a store.
+        if n % 5 == 0 {
+            let restored = restore(&wrong, &dir, "1=127.0.0.1:1").await;
+            let named = format!("{} is no whole backup", text(&wrong));
+            let is_named = restored.stderr.contains(&named);
+            assert!(restored.code == Some(1) && is_named, "seed {SEED}, {what}: {restored:?}");
+            assert!(restored.stderr.contains("nothing was changed"), "{what}: {restored:?}");
+        }
     }
+    // None of them left anything in the way.
+    let made = restore(&file, &dir, "1=127.0.0.1:1").await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_use_and_who_is_not_named_is_refused_before_anything_is_changed() {
+    let cluster = Cluster::start(1).await;
+    let notes = cluster.client().keys(job("notes"));
+    notes.put("k", "v", soon()).await.expect("a put");
+    let file = backup_of(&cluster).await;
     let dir = cluster.folder().join("new");
-    let restore = async |file: &Path, dir: &Path, list: &str| {
-        store(&[
-            "restore",
-            text(file),
-            "--node-id",
-            "1",
-            "--data-dir",
-            text(dir),
-            "--initial-cluster",
-            list,
-            "--trainers-are-stopped",
-        ])
-        .await
-    };
-    let mut changed = whole.clone();
-    let middle = changed.len() / 2;
-    changed[middle] ^= 1;
-    for (bytes, words) in [
-        (&whole[..whole.len() - 1], "is no whole backup"),
-        (&changed[..], "is no whole backup"),
-        (b"x".as_slice(), "is no whole backup"),
-    ] {
-        std::fs::write(&cut, bytes).expect("a file");
-        restore(&cut, &dir, "1=127.0.0.1:1").await.failed(1, &[words, text(&cut)]);
-        assert!(!dir.join("identity.json").exists(), "nothing was made");
-    }
     restore(&file, &dir, "2=127.0.0.1:1").await.failed(1, &["does not name this node"]);
     restore(&file, cluster.data_dir(1), "1=127.0.0.1:1").await.failed(1, &["holdfast-store"]);
     let made = restore(&file, &dir, "1=127.0.0.1:1").await;
