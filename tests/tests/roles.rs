@@ -216,7 +216,7 @@ async fn every_call(over: Over) {
         assert_eq!(put.status, 200);
         let jobs = get(&cluster, node, &llm, "/v1/jobs?stale=true").await.json();
         let names: Vec<&Value> =
-            jobs["jobs"].as_array().unwrap().iter().map(|j| &j["job"]).collect();
+            jobs["jobs"].as_array().expect("a list").iter().map(|j| &j["job"]).collect();
         assert_eq!(names, ["llm-7b"], "{jobs}");
         let stale = json!({"job": "web", "key": "k", "stale": true});
         let got = ask(&cluster, node, &llm, post("/v1/kv/get"), &stale).await;
@@ -384,7 +384,7 @@ async fn a_stream(over: Over) {
     let next = files.token("new", "next", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
     let early = get(&cluster, 1, &next, "/v1/status").await;
     assert!(early.status == 401 && early.text().contains("--token-keys"), "{}", early.text());
-    let line = |name: &str| std::fs::read_to_string(files.path(name)).unwrap();
+    let line = |name: &str| std::fs::read_to_string(files.path(name)).expect("a key");
     files.write("keys", &(line("key.pub") + &line("next.pub")));
     eventually("the nodes to have read the keys", async || {
         for id in cluster.ids() {
