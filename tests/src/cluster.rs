@@ -358,9 +358,14 @@ impl Cluster {
         folder
     }
 
+    /// The authority of the nodes' certificates, if they speak TLS.
+    pub fn authority(&self) -> Option<PathBuf> {
+        self.certificates.as_ref().map(|folder| folder.join("client/ca.crt"))
+    }
+
     /// The token that the test presents, and the authority that it trusts.
     pub fn credentials(&self) -> Credentials {
-        let ca = self.certificates.as_ref().map(|folder| folder.join("client/ca.crt"));
+        let ca = self.authority();
         let tls = TlsFiles { ca, ..TlsFiles::default() }.read().expect("they were made");
         Credentials { token_file: self.token_file.clone(), tls }
     }

@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use holdfast_client::Tls;
+use holdfast_net::Stream;
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
 
 /// Bound on one request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
@@ -67,9 +68,21 @@ pub async fn send_until_served(
     headers: &[(&str, &str)],
     body: impl Into<Bytes>,
 ) -> Result<Response, String> {
+    send_until_served_over(None, address, method, path, headers, body).await
+}
+
+/// The same, with TLS if there is any.
+pub async fn send_until_served_over(
+    tls: Option<&Tls>,
+    address: &str,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Bytes>,
+) -> Result<Response, String> {
     let (body, began) = (body.into(), Instant::now());
     loop {
-        let answer = send(address, method.clone(), path, headers, body.clone()).await?;
+        let answer = send_over(tls, address, method.clone(), path, headers, body.clone()).await?;
         let unserved =
             answer.status == 503 && (method == Method::GET || answer.json()["outcome"] == "none");
         if !unserved || began.elapsed() > SERVED_WITHIN {
@@ -87,8 +100,19 @@ pub async fn send(
     headers: &[(&str, &str)],
     body: impl Into<Bytes>,
 ) -> Result<Response, String> {
+    send_over(None, address, method, path, headers, body).await
+}
+
+async fn send_over(
+    tls: Option<&Tls>,
+    address: &str,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Bytes>,
+) -> Result<Response, String> {
     let exchange = async {
-        let mut connection = Connection::open(address).await?;
+        let mut connection = Connection::open_over(tls, address).await?;
         connection.send(&method, path, headers, body).await
     };
     match tokio::time::timeout(REQUEST_TIME_MAX, exchange).await {
@@ -101,13 +125,17 @@ pub async fn send(
 pub struct Connection {
     address: String,
     sender: SendRequest<Full<Bytes>>,
-    connection: http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
+    connection: http1::Connection<TokioIo<Stream>, Full<Bytes>>,
 }
 
 impl Connection {
     /// Opens a connection.
     pub async fn open(address: &str) -> Result<Connection, String> {
-        let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+        Connection::open_over(None, address).await
+    }
+
+    async fn open_over(tls: Option<&Tls>, address: &str) -> Result<Connection, String> {
+        let stream = connect(tls, address).await?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|e| e.to_string())?;
         Ok(Connection { address: address.to_owned(), sender, connection })
@@ -143,5 +171,14 @@ impl Connection {
             // A connection may end together with its answer.
             _ = connection => answer.await,
         }
+    }
+}
+
+/// A connection, with TLS if there is any.
+pub async fn connect(tls: Option<&Tls>, address: &str) -> Result<Stream, String> {
+    let stream = Stream::connect(address).await.map_err(|e| e.to_string())?;
+    match tls {
+        Some(tls) => tls.secure(stream, address).await.map_err(|e| e.to_string()),
+        None => Ok(stream),
     }
 }

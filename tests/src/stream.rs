@@ -2,9 +2,11 @@
 //! freedom to send what a good client would not.
 
 use holdfast_api::{Hello, Reply, ReplyBody, Request, RequestBody, routes};
+use holdfast_client::Tls;
+use holdfast_net::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
+use crate::http::connect;
 use crate::patience::patiently;
 
 /// One upgraded connection.
@@ -12,19 +14,23 @@ use crate::patience::patiently;
 pub struct RawStream {
     /// The node's first message.
     pub hello: Hello,
-    stream: TcpStream,
+    stream: Stream,
     next_id: u64,
 }
 
 impl RawStream {
     /// Connects, upgrades, and reads the node's first frame.
     pub async fn open(address: &str) -> Result<RawStream, String> {
-        RawStream::open_with(address, &[]).await
+        RawStream::open_with(None, address, &[]).await
     }
 
-    /// The same, with more headers.
-    pub async fn open_with(address: &str, headers: &[(&str, &str)]) -> Result<RawStream, String> {
-        let mut stream = upgrade_with(address, headers).await?;
+    /// The same, with more headers, and with TLS if there is any.
+    pub async fn open_with(
+        tls: Option<&Tls>,
+        address: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<RawStream, String> {
+        let mut stream = upgrade_with(tls, address, headers).await?;
         let hello = read_frame(&mut stream).await?;
         let hello = rmp_serde::from_slice(&hello).map_err(|e| e.to_string())?;
         Ok(RawStream { hello, stream, next_id: 1 })
@@ -74,14 +80,18 @@ impl RawStream {
 }
 
 /// An upgraded connection, its first frame not yet read.
-pub async fn upgrade(address: &str) -> Result<TcpStream, String> {
-    upgrade_with(address, &[]).await
+pub async fn upgrade(address: &str) -> Result<Stream, String> {
+    upgrade_with(None, address, &[]).await
 }
 
-async fn upgrade_with(address: &str, headers: &[(&str, &str)]) -> Result<TcpStream, String> {
+async fn upgrade_with(
+    tls: Option<&Tls>,
+    address: &str,
+    headers: &[(&str, &str)],
+) -> Result<Stream, String> {
     let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let connecting = async {
-        let mut stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+        let mut stream = connect(tls, address).await?;
         let head = format!(
             "GET {} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: {}\r\n{more}\r\n",
             routes::STREAM,
@@ -94,7 +104,7 @@ async fn upgrade_with(address: &str, headers: &[(&str, &str)]) -> Result<TcpStre
     patiently("a node to upgrade a connection", connecting).await
 }
 
-async fn read_head(stream: &mut TcpStream) -> Result<String, String> {
+async fn read_head(stream: &mut Stream) -> Result<String, String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.map_err(|e| e.to_string())?);
@@ -102,7 +112,7 @@ async fn read_head(stream: &mut TcpStream) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-async fn read_frame(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
+async fn read_frame(stream: &mut Stream) -> Result<Vec<u8>, String> {
     let reading = async {
         let length = stream.read_u32_le().await.map_err(|e| e.to_string())?;
         let mut frame = vec![0; length as usize];

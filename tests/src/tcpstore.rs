@@ -3,6 +3,7 @@
 //!
 //! Integers are little-endian; a key travels with a `/` in front.
 
+use nix::unistd::{Uid, setfsuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -68,11 +69,30 @@ impl TcpStore {
     pub async fn connect_as(address: &str, nonce: u32) -> TcpStore {
         let stream = TcpStream::connect(address).await;
         let stream = stream.unwrap_or_else(|error| panic!("no agent at {address}: {error}"));
+        TcpStore::over(stream, nonce).await
+    }
+
+    async fn over(stream: TcpStream, nonce: u32) -> TcpStore {
         stream.set_nodelay(true).expect("a socket has the option");
         let mut store = TcpStore { stream };
-        store.send(op::VALIDATE, &[&MAGIC.to_le_bytes()]).await;
-        store.send(op::PING, &[&nonce.to_le_bytes()]).await;
+        // One that is not served is closed at once.
+        let opening =
+            [&[op::VALIDATE][..], &MAGIC.to_le_bytes(), &[op::PING], &nonce.to_le_bytes()];
+        store.send_raw(&opening.concat()).await;
         store
+    }
+
+    /// As `connect_as`, by a process of another user. Only root can be one.
+    pub async fn connect_by(uid: u32, address: &str, nonce: u32) -> TcpStore {
+        let address = address.to_owned();
+        let connecting = std::thread::spawn(move || {
+            // Whose the thread's files and sockets are; it ends with that.
+            setfsuid(Uid::from_raw(uid));
+            std::net::TcpStream::connect(address).expect("the agent listens")
+        });
+        let stream = connecting.join().expect("it connects");
+        stream.set_nonblocking(true).expect("a socket can do that");
+        TcpStore::over(TcpStream::from_std(stream).expect("it is open"), nonce).await
     }
 
     /// Sends an operation; answered or not, nothing is read.

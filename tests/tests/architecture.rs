@@ -36,7 +36,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "holdfast-tests",
-        &["holdfast-api", "holdfast-client", "holdfast-trainer-shim", "holdfast-chaos"],
+        &[
+            "holdfast-api",
+            "holdfast-client",
+            "holdfast-net",
+            "holdfast-trainer-shim",
+            "holdfast-chaos",
+        ],
     ),
     ("holdfast-bench", &["holdfast-api", "holdfast-client", "holdfast-tests"]),
 ];

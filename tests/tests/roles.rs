@@ -16,6 +16,13 @@ use tempfile::TempDir;
 
 const SHARED: &str = "the-shared-token-of-the-cluster";
 
+/// What is between clients and nodes. The same is refused over both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Plain,
+    Tls,
+}
+
 /// The shared token, a key and its public half, and tokens that the key signed.
 struct Files(TempDir);
 
@@ -67,27 +74,53 @@ impl Files {
     }
 
     /// A running cluster that takes the shared token, and tokens signed by the key.
-    async fn cluster(&self) -> Cluster {
+    async fn cluster(&self, over: Over) -> Cluster {
         std::fs::copy(self.path("key.pub"), self.path("keys")).expect("it was made");
         let (shared, keys) = (self.text("shared"), self.text("keys"));
         let flags = ["--token-file", &shared, "--token-keys", &keys];
-        let mut cluster = Cluster::start_with(3, &flags).await;
+        let mut cluster = Cluster::plan(3, &flags);
+        if over == Over::Tls {
+            cluster.make_certificates().await;
+        }
         cluster.use_token(&self.path("shared"));
+        for id in cluster.ids() {
+            cluster.launch(id);
+        }
+        cluster.wait_all_ready().await;
         cluster
     }
 }
 
 async fn cli(cluster: &Cluster, token: &Path, arguments: &[&str]) -> Ended {
     let mut command = binaries::command("holdfast");
-    command.args(["--store", &cluster.list(), "--token-file"]).arg(token).args(arguments);
+    command.args(["--store", &cluster.list(), "--token-file"]).arg(token);
+    command.envs(trusted(cluster)).args(arguments);
     Ended::of(command).await
 }
 
-async fn ask(address: &str, token: &str, method: Method, path: &str, body: &Value) -> Response {
+/// The variable by which programs trust the nodes' certificates, if they have any.
+fn trusted(cluster: &Cluster) -> Option<(&'static str, PathBuf)> {
+    cluster.authority().map(|file| ("HOLDFAST_TLS_CA", file))
+}
+
+/// One call of a node.
+async fn ask(
+    cluster: &Cluster,
+    node: NodeId,
+    token: &str,
+    (method, path): (Method, &str),
+    body: &Value,
+) -> Response {
     let authorization = format!("Bearer {token}");
     let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
     let body = if method == Method::GET { String::new() } else { body.to_string() };
-    http::send_until_served(address, method, path, &headers, body).await.expect("it answers")
+    let (tls, address) = (cluster.credentials().tls, cluster.address(node));
+    let sent = http::send_until_served_over(tls.as_ref(), address, method, path, &headers, body);
+    sent.await.expect("it answers")
+}
+
+async fn get(cluster: &Cluster, node: NodeId, token: &str, path: &str) -> Response {
+    ask(cluster, node, token, (Method::GET, path), &Value::Null).await
 }
 
 fn is_forbidden(answer: &Response) -> bool {
@@ -97,8 +130,8 @@ fn is_forbidden(answer: &Response) -> bool {
 }
 
 /// Every call that the description of a node has, as its examples make it.
-async fn calls(address: &str) -> Vec<(Method, String, Value)> {
-    let document = ask(address, SHARED, Method::GET, "/openapi.json", &Value::Null).await.json();
+async fn calls(cluster: &Cluster, node: NodeId) -> Vec<(Method, String, Value)> {
+    let document = get(cluster, node, SHARED, "/openapi.json").await.json();
     let mut calls = Vec::new();
     for (path, methods) in document["paths"].as_object().expect("paths") {
         for (method, call) in methods.as_object().expect("methods") {
@@ -131,8 +164,17 @@ async fn calls(address: &str) -> Vec<(Method, String, Value)> {
 
 #[tokio::test]
 async fn every_call_about_another_job_is_refused_through_every_node() {
+    every_call(Over::Plain).await;
+}
+
+#[tokio::test]
+async fn every_call_about_another_job_is_refused_through_every_node_over_tls() {
+    every_call(Over::Tls).await;
+}
+
+async fn every_call(over: Over) {
     let files = Files::new().await;
-    let cluster = files.cluster().await;
+    let cluster = files.cluster(over).await;
     let llm = files.token("llm", "key", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
     let operator = files.token("op", "key", "1h", &["--role", "operator"]).await;
     let shared = files.path("shared");
@@ -140,10 +182,14 @@ async fn every_call_about_another_job_is_refused_through_every_node() {
         cli(&cluster, &shared, &["--job", job, "kv", "put", "k", "v"]).await;
     }
     let (follower, leader) = cluster.follower_and_leader().await;
-    for node in [follower, leader] {
-        let address = cluster.address(node);
-        for (method, path, body) in calls(address).await {
-            let answer = ask(address, &llm, method.clone(), &path, &body).await;
+    // Each call has a handshake of its own, and what a follower passes on reaches the leader, too.
+    let nodes = match over {
+        Over::Plain => vec![follower, leader],
+        Over::Tls => vec![follower],
+    };
+    for node in nodes {
+        for (method, path, body) in calls(&cluster, node).await {
+            let answer = ask(&cluster, node, &llm, (method.clone(), &path), &body).await;
             let said = format!("{method} {path} {body}: {} {}", answer.status, answer.text());
             let of_web = path.contains("job=web") || body.to_string().contains(r#""job":"web""#);
             let of_cluster = ["/v1/node/", "/v1/token"].iter().any(|of| path.starts_with(of))
@@ -155,28 +201,30 @@ async fn every_call_about_another_job_is_refused_through_every_node() {
             assert_eq!(is_forbidden(&answer), (of_web && !filtered) || of_cluster, "{said}");
 
             // An operator sees, and has no keys. What it may change is not asked for here.
-            if path.starts_with("/v1/kv/") || ["/v1/backup", "/v1/tokens"].contains(&path.as_str())
-            {
-                let answer = ask(address, &operator, method, &path, &body).await;
+            let everything = ["/v1/backup", "/v1/tokens"].contains(&path.as_str());
+            if path.starts_with("/v1/kv/") || everything {
+                let answer = ask(&cluster, node, &operator, (method, &path), &body).await;
                 assert!(is_forbidden(&answer), "{path}: {}", answer.text());
             } else if method == Method::GET {
-                let answer = ask(address, &operator, method, &path, &body).await;
+                let answer = ask(&cluster, node, &operator, (method, &path), &body).await;
                 assert!(!is_forbidden(&answer), "{path}: {}", answer.text());
             }
         }
         // Its own job, and lists without others.
         let own = json!({"job": "llm-7b", "key": "k", "value": node.to_string()});
-        assert_eq!(ask(address, &llm, Method::POST, "/v1/kv/put", &own).await.status, 200);
-        let jobs =
-            ask(address, &llm, Method::GET, "/v1/jobs?stale=true", &Value::Null).await.json();
+        let post = |path| (Method::POST, path);
+        let put = ask(&cluster, node, &llm, post("/v1/kv/put"), &own).await;
+        assert_eq!(put.status, 200);
+        let jobs = get(&cluster, node, &llm, "/v1/jobs?stale=true").await.json();
         let names: Vec<&Value> =
-            jobs["jobs"].as_array().unwrap().iter().map(|j| &j["job"]).collect();
+            jobs["jobs"].as_array().expect("a list").iter().map(|j| &j["job"]).collect();
         assert_eq!(names, ["llm-7b"], "{jobs}");
         let stale = json!({"job": "web", "key": "k", "stale": true});
-        assert_eq!(ask(address, &llm, Method::POST, "/v1/kv/get", &stale).await.status, 403);
+        let got = ask(&cluster, node, &llm, post("/v1/kv/get"), &stale).await;
+        assert_eq!(got.status, 403);
         // No token is one of nodes.
         for path in ["/raft/v1/identity", "/raft/v1/agents", "/raft/v1/channel/append"] {
-            let answer = ask(address, &llm, Method::GET, path, &Value::Null).await;
+            let answer = get(&cluster, node, &llm, path).await;
             assert_eq!(answer.status, 401, "{path}");
         }
     }
@@ -184,8 +232,17 @@ async fn every_call_about_another_job_is_refused_through_every_node() {
 
 #[tokio::test]
 async fn command_lines_and_agents_work_with_a_token_of_their_job_alone() {
+    command_lines_and_agents(Over::Plain).await;
+}
+
+#[tokio::test]
+async fn command_lines_and_agents_work_with_a_token_of_their_job_alone_over_tls() {
+    command_lines_and_agents(Over::Tls).await;
+}
+
+async fn command_lines_and_agents(over: Over) {
     let files = Files::new().await;
-    let mut cluster = files.cluster().await;
+    let mut cluster = files.cluster(over).await;
     files.token("llm", "key", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
     files.token("op", "key", "1h", &["--role", "operator"]).await;
     let (llm, op) = (files.path("llm"), files.path("op"));
@@ -208,12 +265,19 @@ async fn command_lines_and_agents_work_with_a_token_of_their_job_alone() {
     };
     let own = flags("llm-7b");
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let (mut agent, log) = Agent::run(&mut cluster, "own", &own, &["true"]);
+    let trusted: Vec<(&str, String)> = trusted(&cluster)
+        .map(|(name, file)| (name, file.display().to_string()))
+        .into_iter()
+        .collect();
+    let variables: Vec<(&str, &str)> =
+        trusted.iter().map(|(name, file)| (*name, file.as_str())).collect();
+    let (mut agent, log) = Agent::run_with(&mut cluster, "own", &variables, &own, &["true"]);
     let ended = agent.ended().await;
     assert!(ended.success(), "{ended}: {}", std::fs::read_to_string(&log).unwrap_or_default());
     let other = flags("web");
     let mut command = binaries::command("holdfast-agent");
     command.args(["run", "--store", &cluster.list()]).args(other).args(["--", "true"]);
+    command.envs(variables);
     let refused = Ended::of(command).await;
     assert_ne!(refused.code, Some(0), "{refused:?}");
     assert!(refused.stderr.contains("role job for llm-*"), "{refused:?}");
@@ -235,8 +299,12 @@ async fn streams(
     let authorization = format!("Bearer {token}");
     let authorization = ("authorization", authorization.as_str());
     let through = [authorization, (routes::THROUGH_HEADER, "1")];
-    let here = RawStream::open_with(cluster.address(leader), &[authorization]).await;
-    let there = RawStream::open_with(cluster.address(follower), &through).await;
+    let tls = cluster.credentials().tls;
+    let open = async |node, headers: &[(&str, &str)]| {
+        RawStream::open_with(tls.as_ref(), cluster.address(node), headers).await
+    };
+    let here = open(leader, &[authorization]).await;
+    let there = open(follower, &through).await;
     let there = there.expect("a follower passes the stream on");
     assert_eq!(there.hello.node, leader);
     [here.expect("the leader takes it"), there]
@@ -272,8 +340,17 @@ fn others() -> Vec<RequestBody> {
 
 #[tokio::test]
 async fn a_stream_ends_with_its_token_and_with_its_key() {
+    a_stream(Over::Plain).await;
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_token_and_with_its_key_over_tls() {
+    a_stream(Over::Tls).await;
+}
+
+async fn a_stream(over: Over) {
     let files = Files::new().await;
-    let cluster = files.cluster().await;
+    let cluster = files.cluster(over).await;
     let shared = files.path("shared");
     let put = cli(&cluster, &shared, &["--job", "llm-7b", "kv", "put", "k", "v"]).await;
     assert_eq!(put.code, Some(0), "{put:?}");
@@ -293,13 +370,11 @@ async fn a_stream_ends_with_its_token_and_with_its_key() {
             }
         }
     }
-    let address = cluster.address(follower);
-    let watched = ask(address, &brief, Method::GET, "/v1/kv/watch?job=llm-7b", &Value::Null);
-    watched.await;
+    get(&cluster, follower, &brief, "/v1/kv/watch?job=llm-7b").await;
     for stream in &mut streams {
         stream.closed().await;
     }
-    let late = ask(address, &brief, Method::GET, "/v1/status", &Value::Null).await;
+    let late = get(&cluster, follower, &brief, "/v1/status").await;
     assert_eq!(late.status, 401);
     assert!(late.text().contains("clock says"), "{}", late.text());
     cli(&cluster, &files.path("brief"), &["status"]).await.failed(1, &["expired at"]);
@@ -308,14 +383,13 @@ async fn a_stream_ends_with_its_token_and_with_its_key() {
     let old = files.token("old", "key", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
     files.keygen("next").await;
     let next = files.token("new", "next", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
-    let early = ask(cluster.address(1), &next, Method::GET, "/v1/status", &Value::Null).await;
+    let early = get(&cluster, 1, &next, "/v1/status").await;
     assert!(early.status == 401 && early.text().contains("--token-keys"), "{}", early.text());
-    let line = |name: &str| std::fs::read_to_string(files.path(name)).unwrap();
+    let line = |name: &str| std::fs::read_to_string(files.path(name)).expect("a key");
     files.write("keys", &(line("key.pub") + &line("next.pub")));
     eventually("the nodes to have read the keys", async || {
         for id in cluster.ids() {
-            let address = cluster.address(id);
-            let answer = ask(address, &next, Method::GET, "/v1/status", &Value::Null).await;
+            let answer = get(&cluster, id, &next, "/v1/status").await;
             if answer.status != 200 {
                 return None;
             }

@@ -8,7 +8,7 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by any program: each is handed on to others.
-pub const KNOWN: [&str; 51] = [
+pub const KNOWN: [&str; 52] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",
@@ -58,6 +58,7 @@ pub const KNOWN: [&str; 51] = [
     "HOLDFAST_SINGLE_ATTEMPT",
     "HOLDFAST_NO_KEEPER",
     "HOLDFAST_LEASE_TTL",
+    "HOLDFAST_ALLOW_UID",
     "HOLDFAST_RUNTIME_DIR",
     // Programs under an agent.
     "HOLDFAST_CONTROL",

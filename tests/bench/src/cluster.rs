@@ -5,11 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use holdfast_api::{NodeId, Scope, Status, routes};
-use holdfast_client::{Client, Keys, Options};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use holdfast_client::{Client, Credentials, Keys, Options, TlsFiles, fetch};
+use tokio::process::Command;
 
 use crate::arguments::Bench;
 use crate::child::{Child, free_ports};
@@ -21,7 +18,14 @@ pub const NODES: u64 = 3;
 const READY_TIME_MAX: Duration = Duration::from_secs(120);
 const POLL_EVERY: Duration = Duration::from_millis(2);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
-const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Each node's own files for TLS, by their flags.
+const TLS_FILES: [(&str, &str); 5] = [
+    ("--tls-cert", "tls.crt"),
+    ("--tls-key", "tls.key"),
+    ("--peer-tls-cert", "peer.crt"),
+    ("--peer-tls-key", "peer.key"),
+    ("--peer-tls-ca", "peer-ca.crt"),
+];
 
 /// Three nodes, their folder, and what was put on their command lines.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub struct Cluster {
     addresses: Vec<String>,
     flags: Vec<String>,
     nodes: Vec<Option<Child>>,
+    /// The authority of the nodes' certificates, if they speak TLS.
+    credentials: Credentials,
     term: u64,
     folder: tempfile::TempDir,
 }
@@ -38,24 +44,55 @@ impl Cluster {
     /// Starts three nodes with these flags besides the necessary ones, and waits until
     /// all are ready.
     pub async fn start(bench: &Bench, flags: &[&str]) -> anyhow::Result<Cluster> {
+        Cluster::plan(bench, flags)?.started().await
+    }
+
+    /// The same with TLS, between the nodes too.
+    pub async fn start_with_tls(bench: &Bench) -> anyhow::Result<Cluster> {
+        let mut cluster = Cluster::plan(bench, &[])?;
+        let folder = cluster.certificates();
+        let mut command = Command::new(&cluster.program);
+        command.args(["tls", "init"]).arg(&folder).args(["--nodes", &cluster.members()]);
+        let made = command.output().await.context("making certificates")?;
+        ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let ca = Some(folder.join("client/ca.crt"));
+        cluster.credentials.tls = TlsFiles { ca, ..TlsFiles::default() }.read()?;
+        cluster.started().await
+    }
+
+    fn plan(bench: &Bench, flags: &[&str]) -> anyhow::Result<Cluster> {
         let ports = free_ports(NODES as usize)?;
-        let mut cluster = Cluster {
+        Ok(Cluster {
             program: bench.binaries.join("holdfast-store"),
             addresses: ports.iter().map(|port| format!("127.0.0.1:{port}")).collect(),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             nodes: (0..NODES).map(|_| None).collect(),
+            credentials: Credentials::default(),
             term: 0,
             folder: bench.folder()?,
-        };
+        })
+    }
+
+    async fn started(mut self) -> anyhow::Result<Cluster> {
         for node in 1..=NODES {
-            cluster.start_node(node)?;
+            self.start_node(node)?;
         }
         for node in 1..=NODES {
-            cluster.wait_ready(node, 0).await?;
+            self.wait_ready(node, 0).await?;
         }
-        let leader = cluster.leader().await?;
-        cluster.term = cluster.status(leader).await?.term;
-        Ok(cluster)
+        let leader = self.leader().await?;
+        self.term = self.status(leader).await?.term;
+        Ok(self)
+    }
+
+    fn certificates(&self) -> PathBuf {
+        self.folder.path().join("certificates")
+    }
+
+    /// All nodes, for `--initial-cluster`.
+    fn members(&self) -> String {
+        let members = self.ids().zip(&self.addresses);
+        members.map(|(id, address)| format!("{id}={address}")).collect::<Vec<_>>().join(",")
     }
 
     /// Remarks on a section without a kill during which there were elections all the
@@ -94,7 +131,9 @@ impl Cluster {
 
     /// A client of this cluster, with a session of its own.
     pub fn client(&self) -> Client {
-        Client::new(Options::new(self.endpoints()))
+        let mut options = Options::new(self.endpoints());
+        options.tls = self.credentials.tls.clone();
+        Client::new(options)
     }
 
     /// The keys of the default job, through a client of their own.
@@ -104,13 +143,8 @@ impl Cluster {
 
     /// Starts a node that does not run.
     pub fn start_node(&mut self, node: NodeId) -> anyhow::Result<()> {
-        let members: Vec<String> = self
-            .ids()
-            .zip(&self.addresses)
-            .map(|(id, address)| format!("{id}={address}"))
-            .collect();
         let data = self.data(node).display().to_string();
-        let (node_id, members) = (node.to_string(), members.join(","));
+        let (node_id, members) = (node.to_string(), self.members());
         let address = self.address(node).to_owned();
         let own = [
             "serve",
@@ -123,7 +157,12 @@ impl Cluster {
             "--initial-cluster",
             &members,
         ];
-        let arguments = own.into_iter().chain(self.flags.iter().map(String::as_str));
+        let folder = self.certificates().join(format!("node-{node}"));
+        let file = |name| folder.join(name).display().to_string();
+        let secured = TLS_FILES.iter().filter(|_| self.credentials.tls.is_some());
+        let secured = secured.flat_map(|(flag, name)| [(*flag).to_owned(), file(name)]);
+        let own = own.into_iter().map(str::to_owned);
+        let arguments = own.chain(secured).chain(self.flags.iter().cloned());
         let child =
             Child::start(&format!("node-{node}"), &self.program, arguments, self.folder.path())?;
         self.nodes[node as usize - 1] = Some(child);
@@ -218,30 +257,10 @@ impl Cluster {
     /// A GET on a connection of its own; anything but success is an error.
     async fn get(&self, node: NodeId, path: &str) -> anyhow::Result<bytes::Bytes> {
         let address = self.address(node);
-        let exchange = async {
-            let stream = TcpStream::connect(address).await?;
-            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-            let request = http::Request::get(path)
-                .header(http::header::HOST, address)
-                .body(Empty::<bytes::Bytes>::new())?;
-            let answer = async {
-                let answer = sender.send_request(request).await?;
-                let status = answer.status();
-                let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-                let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
-                anyhow::Ok((status, body))
-            };
-            tokio::pin!(connection, answer);
-            let (status, body) = tokio::select! {
-                answer = &mut answer => answer?,
-                _ = &mut connection => answer.await?,
-            };
-            ensure!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body));
-            Ok(body)
-        };
-        tokio::time::timeout(ANSWER_TIME_MAX, exchange)
-            .await
-            .with_context(|| format!("{address} did not answer"))?
-            .with_context(|| format!("GET {path} from {address}"))
+        let asking = fetch(address, path, &self.credentials, ANSWER_TIME_MAX);
+        let answer = asking.await.with_context(|| format!("GET {path} from {address}"))?;
+        let said = String::from_utf8_lossy(&answer.body);
+        ensure!(answer.status.is_success(), "GET {path} from {address}: {}: {said}", answer.status);
+        Ok(answer.body)
     }
 }

@@ -56,6 +56,16 @@ impl Aim {
         }
     }
 
+    /// A ratio that must not be below a bound.
+    pub fn ratio_at_least(what: impl Into<String>, ratio: f64, bound: f64) -> Aim {
+        Aim {
+            what: what.into(),
+            aim: format!("≥ {bound}×"),
+            measured: format!("{ratio:.2}×"),
+            met: ratio >= bound,
+        }
+    }
+
     /// A time that must not be above a bound.
     pub fn time_at_most(what: impl Into<String>, time: Duration, bound: Duration) -> Aim {
         Aim {

@@ -24,6 +24,9 @@
 //! | [`collector`] | deletes the keys of namespaces that are over |
 //! | [`stores`] | stores that programs open for themselves, at addresses of their own |
 //! | [`control`] | how the processes of one run on one host find their agent |
+//! | [`guard`] | which users of this host may use it |
+//! | `diagnosis` | what the kernel knows of one TCP socket |
+//! | `complaints` | bounds log lines about clients that are turned away |
 //! | [`roster`] | connected clients and what each waits for, for operators |
 //! | [`programs`] | the programs of the connections: last calls, and ends |
 //! | `activity` | what they do while they ask nothing of the store |
@@ -55,8 +58,11 @@
 mod activity;
 pub mod agent;
 pub mod collector;
+mod complaints;
 pub mod control;
+mod diagnosis;
 pub mod door;
+pub mod guard;
 pub mod keeper;
 pub mod namespace;
 mod outage;

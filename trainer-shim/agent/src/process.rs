@@ -11,6 +11,8 @@ use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
+use crate::diagnosis::Owner;
+
 const TABLE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Most open files looked at in one walk.
 const FILES_MAX: usize = 1_000_000;
@@ -44,15 +46,8 @@ pub struct Connection {
 /// The processes that hold the clients' ends; blocks while it looks.
 pub fn clients_of(connections: &[Connection]) -> Vec<Option<Process>> {
     let proc = Path::new("/proc");
-    let mut inodes = HashMap::new();
-    for table in ["self/net/tcp", "self/net/tcp6"] {
-        read_table(&read(&proc.join(table), TABLE_BYTES_MAX), &mut inodes);
-    }
-    // The client's end is local to the client.
-    let wanted: Vec<Option<u64>> = connections
-        .iter()
-        .map(|one| inodes.get(&(canonical(one.peer), canonical(one.local))).copied())
-        .collect();
+    let inode = |owner: Option<Owner>| owner.map(|owner| owner.inode).filter(|inode| *inode > 0);
+    let wanted: Vec<Option<u64>> = owners_of(connections).into_iter().map(inode).collect();
     let pids = holders(proc, wanted.iter().flatten().copied().map(|inode| (inode, None)).collect());
     wanted
         .into_iter()
@@ -66,6 +61,18 @@ pub fn clients_of(connections: &[Connection]) -> Vec<Option<Process>> {
         .collect()
 }
 
+/// Whose the clients' ends are, of connections from this host; blocks while it reads a table of all
+/// sockets.
+pub(crate) fn owners_of(connections: &[Connection]) -> Vec<Option<Owner>> {
+    let mut owners = HashMap::new();
+    for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+        read_table(&read(Path::new(table), TABLE_BYTES_MAX), &mut owners);
+    }
+    // The client's end is local to the client.
+    let owner = |one: &Connection| owners.get(&(canonical(one.peer), canonical(one.local)));
+    connections.iter().map(|one| owner(one).copied()).collect()
+}
+
 fn read(path: &Path, bytes_max: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     // An unreadable file counts as unknown.
@@ -73,19 +80,18 @@ fn read(path: &Path, bytes_max: u64) -> Vec<u8> {
     bytes
 }
 
-/// Adds the lines of `/proc/net/tcp` or `tcp6`: inodes by local and remote
+/// Adds the lines of `/proc/net/tcp` or `tcp6`: owners by local and remote
 /// address.
-fn read_table(table: &[u8], inodes: &mut HashMap<(SocketAddr, SocketAddr), u64>) {
+fn read_table(table: &[u8], owners: &mut HashMap<(SocketAddr, SocketAddr), Owner>) {
     let table = String::from_utf8_lossy(table);
     for line in table.lines().skip(1) {
         let mut fields = line.split_ascii_whitespace();
         let local = fields.nth(1).and_then(address);
         let remote = fields.next().and_then(address);
-        let inode = fields.nth(6).and_then(|inode| inode.parse().ok());
-        if let (Some(local), Some(remote), Some(inode)) = (local, remote, inode)
-            && inode != 0
-        {
-            inodes.insert((local, remote), inode);
+        let uid = fields.nth(4).and_then(|uid| uid.parse().ok());
+        let inode = fields.nth(1).and_then(|inode| inode.parse().ok());
+        if let (Some(local), Some(remote), Some(uid), Some(inode)) = (local, remote, uid, inode) {
+            owners.insert((local, remote), Owner { uid, inode });
         }
     }
 }
@@ -178,10 +184,13 @@ mod tests {
 
     #[test]
     fn tables_that_end_early_or_hold_rubbish_are_read_as_far_as_they_go() {
-        let table = "  sl  local_address rem_address\n   0: 0100007F:0001 0100007F:0002 01 00000000:00000000 00:00000000 00000000     0        0 77 1\n   1: 0100007F:0003 0100007F:0004 06 0:0 0:0 0 0 0 0 1\n   2: rubbish\n   3: 0100007F";
-        let mut inodes = HashMap::new();
-        read_table(table.as_bytes(), &mut inodes);
-        assert_eq!(inodes.values().collect::<Vec<_>>(), [&77], "TIME_WAIT has no inode");
+        let table = "  sl  local_address rem_address\n   0: 0100007F:0001 0100007F:0002 01 00000000:00000000 00:00000000 00000000     7        0 77 1\n   1: 0100007F:0003 0100007F:0004 06 0:0 0:0 0 0 0 0 1\n   2: rubbish\n   3: 0100007F";
+        let mut owners = HashMap::new();
+        read_table(table.as_bytes(), &mut owners);
+        let mut owners: Vec<(u32, u64)> =
+            owners.into_values().map(|owner| (owner.uid, owner.inode)).collect();
+        owners.sort_unstable();
+        assert_eq!(owners, [(0, 0), (7, 77)], "TIME_WAIT has no inode");
     }
 
     #[test]

@@ -9,9 +9,11 @@ use std::time::Duration;
 use holdfast_agent::door::tcpstore::Limits;
 use holdfast_agent::door::tcpstore::codec::{Message, Reply};
 use holdfast_agent::door::tcpstore::serve::{Door, Handle, Options};
+use holdfast_agent::guard::Guard;
 use holdfast_agent::namespace::Namespace;
 use holdfast_api::Scope;
 use holdfast_client::Client;
+use holdfast_trainer_shim::link::Users;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -28,7 +30,8 @@ struct Harness {
 /// A door in front of a store without nodes: port 1 has no listener.
 async fn door(limits: Limits, store_lost_deadline: Duration) -> Harness {
     let client = Client::new(holdfast_client::Options::new(vec!["127.0.0.1:1".to_owned()]));
-    let options = Options { store_lost_deadline, single_attempt: false, limits };
+    let guard = Guard::new(Users::default());
+    let options = Options { store_lost_deadline, single_attempt: false, limits, guard };
     let door = Door::new(client, Scope::default(), options);
     let handle = door.handle();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::frame::{self, FrameError, Frames};
-use super::is_trusted;
+use super::users::{ALLOW_UID_VARIABLE, Users};
 use super::wire::{
     FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram, Heartbeat, IN_FLIGHT_MAX,
     LASTING_MAX, LINE_BYTES_MAX, Over, Request, Response, Silence, Wanted, Welcome,
@@ -157,8 +157,11 @@ async fn greet(socket: &Path, wanted: Wanted) -> io::Result<(Halves, Welcome)> {
     let other = io::Error::other::<String>;
     let stream = UnixStream::connect(socket).await?;
     let peer = stream.peer_cred()?;
-    if !is_trusted(peer.uid()) {
-        return Err(other(format!("user {} listens there", peer.uid())));
+    if !Users::from_environment()?.include(peer.uid()) {
+        let uid = peer.uid();
+        return Err(other(format!(
+            "user {uid} listens there; if it may, set {ALLOW_UID_VARIABLE}={uid} for this program"
+        )));
     }
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);

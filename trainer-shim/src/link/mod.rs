@@ -13,9 +13,11 @@
 //! | `wire` | requests, responses and frames as values, and their bounds |
 //! | `frame` | frames as bytes |
 //! | `agent` | the program's side of the connection |
+//! | `users` | the users of this host whose word counts |
 
 mod agent;
 mod frame;
+mod users;
 mod wire;
 
 use holdfast_api::{Answer, Blob, Command, Condition, Read, ReadAnswer, Revision, Scope};
@@ -26,6 +28,7 @@ use crate::lease::Lease;
 
 pub(crate) use agent::{Agent, Connected, Ended, Listening, Said, Subscription};
 pub use frame::{FrameError, Frames, decode, encode, frames};
+pub use users::{ALLOW_UID_VARIABLE, Users, UsersError};
 pub use wire::{
     CONTROL_VARIABLE, FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram,
     Heartbeat, IN_FLIGHT_MAX, LASTING_MAX, LINE_BYTES_MAX, Over, Request, Response, Silence,
@@ -105,9 +108,4 @@ impl Link {
 pub(crate) enum Pieces<C> {
     Own(C),
     Agent(Subscription),
-}
-
-/// Whether a process of this user is trusted: root may do anything anyway.
-pub fn is_trusted(uid: u32) -> bool {
-    uid == rustix::process::getuid().as_raw() || uid == 0
 }

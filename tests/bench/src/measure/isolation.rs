@@ -19,6 +19,9 @@ use crate::samples::{Samples, ms};
 /// The aim: the 99th percentile of the other job's puts.
 const PUT_P99_MAX: Duration = Duration::from_millis(100);
 
+/// The aim: the same beside backups, against beside nothing.
+const BESIDE_BACKUPS_MAX: f64 = 2.0;
+
 /// How often the other job puts.
 const PUT_EVERY: Duration = Duration::from_millis(5);
 
@@ -191,6 +194,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         ["beside", "puts p50 / p99 ms", "worst ms", "refused", "of the load answered", "elections"];
     let mut section = Section::new(title, &columns);
     let lasting = bench.effort.load * 2;
+    let mut alone = Duration::ZERO;
     for load in [
         Load::None,
         Load::MultiPuts(1),
@@ -221,7 +225,21 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             elections.to_string(),
         ]);
         let what = format!("99th percentile of another job's puts beside {}", load.name());
-        section.aims.push(Aim::time_at_most(what, latencies.p99(), PUT_P99_MAX));
+        // Without an answer there is no percentile.
+        let seen = |aim: Aim| match latencies.is_empty() {
+            true => Aim { measured: "no put was answered".to_owned(), met: false, ..aim },
+            false => aim,
+        };
+        section.aims.push(seen(Aim::time_at_most(what, latencies.p99(), PUT_P99_MAX)));
+        match load {
+            Load::None => alone = latencies.p99(),
+            Load::Backups => section.aims.push(seen(Aim::ratio_at_most(
+                format!("the same beside backups of {COUNTED_KEYS} keys, against beside nothing"),
+                ms(latencies.p99()) / ms(alone),
+                BESIDE_BACKUPS_MAX,
+            ))),
+            _ => {}
+        }
     }
     section.remark(
         "One job does its worst, another one begins a put every 5 ms. No election is due in any row.",

@@ -18,6 +18,7 @@ mod rounds;
 mod snapshots;
 mod storm;
 mod throughput;
+mod tls;
 mod watchers;
 
 use crate::arguments::Bench;
@@ -35,6 +36,8 @@ pub enum Measurement {
     Throughput,
     /// The same through the TCPStore door.
     Door,
+    /// Puts with TLS and without.
+    Tls,
     /// Leader killed, or frozen, to the first acknowledged write.
     Failover,
     /// Seven faults of the leader, a follower and a client's link.
@@ -72,6 +75,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Commit,
     Measurement::Throughput,
     Measurement::Door,
+    Measurement::Tls,
     Measurement::Failover,
     Measurement::Matrix,
     Measurement::Isolation,
@@ -96,6 +100,7 @@ impl Measurement {
             Measurement::Commit => "commit",
             Measurement::Throughput => "throughput",
             Measurement::Door => "door",
+            Measurement::Tls => "tls",
             Measurement::Failover => "failover",
             Measurement::Matrix => "matrix",
             Measurement::Isolation => "isolation",
@@ -120,6 +125,7 @@ impl Measurement {
             Measurement::Commit => "Commit latency of one client",
             Measurement::Throughput => "Reads and writes through the client",
             Measurement::Door => "Reads and writes through the TCPStore door",
+            Measurement::Tls => "Puts with TLS and without",
             Measurement::Failover => "Leader lost, to the first acknowledged write",
             Measurement::Matrix => "What each fault costs, by whose it is",
             Measurement::Isolation => "Puts of one job while another does its worst",
@@ -145,6 +151,7 @@ impl Measurement {
             Measurement::Commit => Box::pin(commit::run(bench, title)).await,
             Measurement::Throughput => Box::pin(throughput::run(bench, title)).await,
             Measurement::Door => Box::pin(door::run(bench, title)).await,
+            Measurement::Tls => Box::pin(tls::run(bench, title)).await,
             Measurement::Failover => Box::pin(failover::run(bench, title)).await,
             Measurement::Matrix => Box::pin(matrix::run(bench, title)).await,
             Measurement::Isolation => Box::pin(isolation::run(bench, title)).await,

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use holdfast_trainer_shim::link::is_trusted;
+use holdfast_trainer_shim::link::{ALLOW_UID_VARIABLE, Users};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -32,10 +32,13 @@ impl Connection {
         // Credentials of the process that made the socket: its user is the
         // agent's, the process is the command that started the agent.
         let peer = stream.peer_cred()?;
-        if !is_trusted(peer.uid()) {
+        if !Users::from_environment()?.include(peer.uid()) {
+            let (uid, socket) = (peer.uid(), socket.display());
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                format!("user {} listens on {}", peer.uid(), socket.display()),
+                format!(
+                    "user {uid} listens on {socket}; if it may, set {ALLOW_UID_VARIABLE}={uid}"
+                ),
             ));
         }
         let (reader, writer) = stream.into_split();

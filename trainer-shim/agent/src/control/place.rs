@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use holdfast_api::Name;
 use holdfast_client::read_regular_text;
+use holdfast_trainer_shim::link::Users;
 
 use super::lock::{Lock, SIGNATURE_BYTES_MAX};
 
@@ -68,7 +69,7 @@ pub struct FileId {
 pub enum PlaceError {
     /// The folder is not this user's alone.
     #[error(
-        "{folder} must be a folder that you own and nobody else may enter: close it to others \
+        "{folder} must be a folder that you own and nobody else may list: close it to others \
          if it is yours (chmod 700 {folder}), or name another with HOLDFAST_RUNTIME_DIR"
     )]
     NotPrivate {
@@ -210,8 +211,9 @@ impl Place {
         read_regular_text(&self.participant_lock(), SIGNATURE_BYTES_MAX).ok()?.trim().parse().ok()
     }
 
-    /// Makes the socket, replacing one without a listener.
-    pub fn listen(&self) -> Result<UnixListener, PlaceError> {
+    /// Makes the socket, replacing one without a listener. If others than this user are served they
+    /// reach it, and the server asks each connection who it is.
+    pub fn listen(&self, users: &Users) -> Result<UnixListener, PlaceError> {
         let Place { socket: path, chosen_by } = self;
         let chosen_by = *chosen_by;
         if path.as_os_str().len() >= PATH_BYTES_MAX {
@@ -225,7 +227,8 @@ impl Place {
             Err(reason) => return Err(error(reason)),
         }
         let listener = UnixListener::bind(path).map_err(error)?;
-        fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(error)?;
+        let mode = if users.has_others() { 0o666 } else { 0o600 };
+        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(error)?;
         Ok(listener)
     }
 
@@ -258,30 +261,33 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u128 {
     bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
-/// The folder for this user's sockets, made if it is not there.
-pub fn folder() -> Result<PathBuf, PlaceError> {
+/// The folder for this user's sockets, made if it is not there. If others are served they may reach
+/// what they know the name of.
+pub fn folder(users: &Users) -> Result<PathBuf, PlaceError> {
     let uid = nix::unistd::getuid();
     let named = std::env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
     let folder = named.map_or_else(|| PathBuf::from(format!("{FOLDER}-{uid}")), PathBuf::from);
     let folder = std::path::absolute(&folder).map_err(|reason| folder_error(&folder, reason))?;
-    private(&folder, uid.as_raw())?;
+    private(&folder, uid.as_raw(), users)?;
     Ok(folder)
 }
 
-/// Makes sure that no other user can enter the folder: in a folder for temporary
-/// files, any user may have made one of this name.
-fn private(folder: &Path, uid: u32) -> Result<(), PlaceError> {
+/// Makes sure that no other user can write there or list it: in a folder for temporary files, any
+/// user may have made one of this name.
+fn private(folder: &Path, uid: u32, users: &Users) -> Result<(), PlaceError> {
     let error = |reason| folder_error(folder, reason);
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(reason) if reason.kind() != io::ErrorKind::AlreadyExists => return Err(error(reason)),
         _ => {}
     }
     let found = fs::symlink_metadata(folder).map_err(error)?;
-    if found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0 {
-        Ok(())
-    } else {
-        Err(PlaceError::NotPrivate { folder: folder.to_owned() })
+    if !found.is_dir() || found.uid() != uid || found.mode() & 0o066 != 0 {
+        return Err(PlaceError::NotPrivate { folder: folder.to_owned() });
     }
+    if users.has_others() {
+        fs::set_permissions(folder, Permissions::from_mode(0o711)).map_err(error)?;
+    }
+    Ok(())
 }
 
 fn folder_error(folder: &Path, reason: io::Error) -> PlaceError {
@@ -300,16 +306,43 @@ mod tests {
     fn the_folder_is_private_or_refused() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("holdfast");
-        private(&folder, own()).unwrap();
-        private(&folder, own()).unwrap();
+        private(&folder, own(), &Users::default()).unwrap();
+        private(&folder, own(), &Users::default()).unwrap();
         assert_eq!(folder.metadata().unwrap().mode() & 0o777, 0o700);
-        assert!(private(&folder, own() + 1).unwrap_err().to_string().contains("you own"));
+        assert!(
+            private(&folder, own() + 1, &Users::default())
+                .unwrap_err()
+                .to_string()
+                .contains("you own")
+        );
         fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
-        assert!(matches!(private(&folder, own()), Err(PlaceError::NotPrivate { .. })));
+        assert!(matches!(
+            private(&folder, own(), &Users::default()),
+            Err(PlaceError::NotPrivate { .. })
+        ));
         let link = root.path().join("link");
         fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
         std::os::unix::fs::symlink(&folder, &link).unwrap();
-        assert!(matches!(private(&link, own()), Err(PlaceError::NotPrivate { .. })));
+        assert!(matches!(
+            private(&link, own(), &Users::default()),
+            Err(PlaceError::NotPrivate { .. })
+        ));
+    }
+
+    #[test]
+    fn others_who_are_served_reach_the_socket_and_list_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("holdfast");
+        let others: Users = "1000".parse().unwrap();
+        private(&folder, own(), &others).unwrap();
+        assert_eq!(folder.metadata().unwrap().mode() & 0o777, 0o711);
+        private(&folder, own(), &Users::default()).unwrap();
+        let mode = |users: &Users| {
+            let place = Place::of_nobody(&folder);
+            let _listener = place.listen(users).unwrap();
+            place.socket().metadata().unwrap().mode() & 0o777
+        };
+        assert_eq!((mode(&others), mode(&Users::default())), (0o666, 0o600));
     }
 
     #[test]
@@ -344,10 +377,10 @@ mod tests {
     async fn an_agent_that_ends_takes_only_its_own_socket_away() {
         let root = tempfile::tempdir().unwrap();
         let place = Place::of_nobody(root.path());
-        let _old = place.listen().unwrap();
+        let _old = place.listen(&Users::default()).unwrap();
         let old = place.file();
         // Kept open, so that its inode is not given to the next.
-        let _new = place.listen().unwrap();
+        let _new = place.listen(&Users::default()).unwrap();
         assert_ne!(place.file(), old);
         place.clear(old).await;
         place.clear(None).await;
@@ -370,7 +403,7 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         fs::create_dir(&folder).unwrap();
         for path in [&file, &link, &folder] {
-            let refused = Place::named(path.clone()).listen().unwrap_err();
+            let refused = Place::named(path.clone()).listen(&Users::default()).unwrap_err();
             assert!(matches!(refused, PlaceError::NotSocket { .. }), "{refused}");
             assert!(refused.to_string().contains("another path with --control"), "{refused}");
         }
@@ -400,11 +433,16 @@ mod tests {
     fn a_stale_socket_is_replaced_and_the_new_one_is_private() {
         let root = tempfile::tempdir().unwrap();
         let place = Place::of_nobody(root.path());
-        drop(place.listen().unwrap());
+        drop(place.listen(&Users::default()).unwrap());
         assert!(place.socket().exists(), "nobody takes a socket's file away");
-        let _listener = place.listen().unwrap();
+        let _listener = place.listen(&Users::default()).unwrap();
         assert_eq!(place.socket().metadata().unwrap().mode() & 0o777, 0o600);
         let long = Place::at(root.path().join("x".repeat(PATH_BYTES_MAX)));
-        assert!(long.listen().unwrap_err().to_string().contains("HOLDFAST_RUNTIME_DIR"));
+        assert!(
+            long.listen(&Users::default())
+                .unwrap_err()
+                .to_string()
+                .contains("HOLDFAST_RUNTIME_DIR")
+        );
     }
 }

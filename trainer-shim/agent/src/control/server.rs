@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use holdfast_api::Name;
 use holdfast_trainer_shim::Met;
-use holdfast_trainer_shim::link::is_trusted;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
@@ -21,6 +20,7 @@ use super::admission::{Admission, Admitted};
 use super::attendance::{Attendance, Part};
 use super::protocol::{CommandEnded, LINE_BYTES_MAX, Refused, Request, Response, line};
 use crate::agent::{Handle, Remedy};
+use crate::guard::Guard;
 use crate::stores::{Served, Wanted};
 
 /// How long an agent waits for the first client: the process that started it is
@@ -41,6 +41,7 @@ pub type Agent = watch::Receiver<Option<Result<Handle, Refused>>>;
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
+    guard: Guard,
     admission: Admission,
     shared: Arc<Shared>,
 }
@@ -65,20 +66,36 @@ struct Attached {
 
 impl Server {
     /// A server at this socket; `over` is cancelled when the last has left.
-    pub fn new(listener: UnixListener, agent: Agent, over: CancellationToken) -> Server {
-        Server::with(listener, agent, over, false)
+    pub fn new(
+        listener: UnixListener,
+        guard: Guard,
+        agent: Agent,
+        over: CancellationToken,
+    ) -> Server {
+        Server::with(listener, guard, agent, over, false)
     }
 
     /// A server of an agent that does not end with its last client: it serves
     /// until `over` is cancelled.
-    pub fn lasting(listener: UnixListener, agent: Agent, over: CancellationToken) -> Server {
-        Server::with(listener, agent, over, true)
+    pub fn lasting(
+        listener: UnixListener,
+        guard: Guard,
+        agent: Agent,
+        over: CancellationToken,
+    ) -> Server {
+        Server::with(listener, guard, agent, over, true)
     }
 
-    fn with(listener: UnixListener, agent: Agent, over: CancellationToken, lasts: bool) -> Server {
+    fn with(
+        listener: UnixListener,
+        guard: Guard,
+        agent: Agent,
+        over: CancellationToken,
+        lasts: bool,
+    ) -> Server {
         let attendance = Mutex::default();
         let shared = Arc::new(Shared { agent, attendance, over, lasts });
-        Server { listener, admission: Admission::default(), shared }
+        Server { listener, guard, admission: Admission::default(), shared }
     }
 
     /// Serves until no client is attached any more, or the agent has failed and
@@ -137,14 +154,13 @@ impl Server {
     fn admit(&self, stream: &UnixStream) -> Option<(Option<i32>, Admitted)> {
         let peer = stream.peer_cred().inspect_err(|error| debug!(%error, "nobody connected"));
         let peer = peer.ok()?;
-        if !is_trusted(peer.uid()) {
-            warn!("user {} may not use this agent", peer.uid());
-            return None;
-        }
-        match self.admission.admit(peer.pid()) {
+        let admitted = self.guard.check(peer.uid(), peer.pid()).and_then(|()| {
+            let admitted = self.admission.admit(peer.pid());
+            admitted.inspect_err(|reason| warn!("a control connection is refused: {reason}"))
+        });
+        match admitted {
             Ok(admitted) => Some((peer.pid(), admitted)),
             Err(reason) => {
-                warn!("a control connection is refused: {reason}");
                 // There is room for a line in a new socket.
                 let told = socket2::SockRef::from(stream).send(&line(&refused(reason)));
                 if let Err(error) = told {

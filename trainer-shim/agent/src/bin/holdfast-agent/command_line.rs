@@ -307,6 +307,12 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_LEASE_TTL", value_name = "DURATION")]
     pub lease_ttl: Option<String>,
 
+    /// Serve processes of these users too, at the ports and at the control socket: numbers
+    /// or names, separated by commas, or `any` [default: the agent's own user and root
+    /// alone].
+    #[arg(long, env = "HOLDFAST_ALLOW_UID", value_name = "USERS")]
+    pub allow_uid: Option<String>,
+
     /// Read any of these settings from this TOML file.
     #[arg(long, env = "HOLDFAST_AGENT_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,

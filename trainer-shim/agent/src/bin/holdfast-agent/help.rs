@@ -16,6 +16,7 @@ over the defaults. A file looks like this, every line optional:
     tcpstore = \"127.0.0.1:29500\"
     store_lost_deadline = \"5min\"
     lease_ttl = \"5s\"
+    allow_uid = \"1000,trainer\"
     connect_deadline = \"30s\"
     log = \"info\"
     log_format = \"json\"

@@ -13,6 +13,7 @@ use holdfast_agent::control::log::OwnLog;
 use holdfast_agent::control::place::Place;
 use holdfast_agent::control::protocol::Refused;
 use holdfast_agent::control::server::Server;
+use holdfast_agent::guard::Guard;
 use holdfast_agent::keeper::link::{Handed, Keeper};
 use holdfast_api::RunChoice;
 use nix::sys::prctl::set_pdeathsig;
@@ -74,7 +75,8 @@ pub async fn host(
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let own_file = place.file();
-    let mut options = settings.agent_options(RunChoice::Held, settings.tls.read()?);
+    let guard = Guard::new(settings.allow_uid.clone());
+    let mut options = settings.agent_options(RunChoice::Held, settings.tls.read()?, guard.clone());
     options.tcpstore = beside_masters(&options.tcpstore);
     if let Some(Before { run, ports, lease }) = before {
         options.run = Wanted::Joined { run, lease };
@@ -82,7 +84,7 @@ pub async fn host(
     }
     let (tell, agent) = watch::channel(None);
     let over = CancellationToken::new();
-    let server = Server::new(listener, agent, over.clone());
+    let server = Server::new(listener, guard, agent, over.clone());
     let serving = server.run();
     let running = run(options, kept, &place, &tell, &over);
     tokio::pin!(serving, running);

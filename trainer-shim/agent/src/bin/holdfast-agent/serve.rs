@@ -9,6 +9,7 @@ use holdfast_agent::agent::{self, Agent, Kept};
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::{self, FileId, Place};
 use holdfast_agent::control::server::Server;
+use holdfast_agent::guard::Guard;
 use holdfast_agent::keeper::link::{Handed, Keeper};
 use holdfast_api::RunChoice;
 use nix::sys::signal::Signal;
@@ -47,9 +48,10 @@ pub async fn serve(
     };
     // Written by a thread of its own: a reader may be slow, as that of the log.
     let said = Lines::to(std::io::stdout()).context("cannot write to stdout")?;
+    let guard = Guard::new(settings.allow_uid.clone());
     let options = agent::Options {
         tcpstore: settings.listen_or_usual(),
-        ..settings.agent_options(RunChoice::Auto, settings.tls.read()?)
+        ..settings.agent_options(RunChoice::Auto, settings.tls.read()?, guard.clone())
     };
     // As the ports, before the run is opened.
     let control = match handed {
@@ -92,7 +94,7 @@ pub async fn serve(
         settings.store.join(","),
     ));
     let shutdown = CancellationToken::new();
-    let mut offering = std::pin::pin!(offer(control, handle.clone(), said));
+    let mut offering = std::pin::pin!(offer(control, guard, handle.clone(), said));
     let mut running = std::pin::pin!(agent.run(shutdown.clone()));
     let mut draining = false;
     loop {
@@ -225,15 +227,15 @@ impl Control {
         if let Some(path) = named {
             let path = std::path::absolute(&path)
                 .with_context(|| format!("--control {}", path.display()))?;
-            return Control::at(Place::named(path)).await.map(Some);
+            return Control::at(Place::named(path), settings).await.map(Some);
         }
         let usual = async {
-            let folder = place::folder()?;
+            let folder = place::folder(&settings.allow_uid)?;
             let port = settings.listen_or_usual()[0];
             let place = Place::of_server(&folder, &settings.store, &settings.job(), port);
-            match Control::at(place).await {
+            match Control::at(place, settings).await {
                 // Another one on this host has the same port, in a network of its own.
-                Err(_) => Control::at(Place::of_nobody(&folder)).await,
+                Err(_) => Control::at(Place::of_nobody(&folder), settings).await,
                 control => control,
             }
         };
@@ -246,7 +248,7 @@ impl Control {
         }
     }
 
-    async fn at(place: Place) -> anyhow::Result<Control> {
+    async fn at(place: Place, settings: &Settings) -> anyhow::Result<Control> {
         let (socket, chosen_by) = (place.socket().display(), place.chosen_by());
         let Some(alive) = place.live(Duration::ZERO).await? else {
             bail!("another agent serves at {socket}; {chosen_by}");
@@ -255,7 +257,7 @@ impl Control {
         if UnixStream::connect(place.socket()).await.is_ok() {
             bail!("another program listens at {socket}; {chosen_by}");
         }
-        Control::of(place.listen()?, place, alive)
+        Control::of(place.listen(&settings.allow_uid)?, place, alive)
     }
 
     /// The socket of the agent before, which its keeper has.
@@ -301,6 +303,7 @@ impl Drop for Control {
 /// Serves the control socket for as long as it is awaited.
 async fn offer(
     mut control: Option<Control>,
+    guard: Guard,
     handle: agent::Handle,
     said: Lines,
 ) -> std::convert::Infallible {
@@ -312,7 +315,7 @@ async fn offer(
             control.place.socket().display()
         ));
         let (_tell, agent) = watch::channel(Some(Ok(handle)));
-        let _left = Server::lasting(listener, agent, CancellationToken::new()).run().await;
+        let _left = Server::lasting(listener, guard, agent, CancellationToken::new()).run().await;
     }
     std::future::pending().await
 }

@@ -9,9 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use holdfast_agent::agent::{self, PORTS_MAX, Wanted};
 use holdfast_agent::door::tcpstore::{Limits, serve};
+use holdfast_agent::guard::Guard;
 use holdfast_api::name::{NameError, RUN_AUTO, RUN_NEW, default_name};
 use holdfast_api::{Name, RunChoice};
 use holdfast_client::{Tls, TlsFiles, parse_endpoints, read_regular_text};
+use holdfast_trainer_shim::link::Users;
 use serde::Deserialize;
 
 use crate::command_line::Flags;
@@ -54,6 +56,8 @@ pub struct Settings {
     pub no_keeper: bool,
     /// The TTL of this host's lease.
     pub lease_ttl: Duration,
+    /// Users that are served beside this one and root.
+    pub allow_uid: Users,
     /// Filter of the log's events.
     pub log: String,
     /// Text or JSON.
@@ -86,6 +90,7 @@ struct File {
     connect_deadline: Option<String>,
     attempts_kept: Option<String>,
     lease_ttl: Option<String>,
+    allow_uid: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
     limits: Limits,
@@ -129,6 +134,8 @@ impl Settings {
         let attempts_kept = parsed("attempts-kept", attempts_kept, duration)?;
         let lease_ttl = pick(flags.lease_ttl, file.lease_ttl);
         let lease_ttl = parsed("lease-ttl", lease_ttl, duration)?;
+        let allow_uid = pick(flags.allow_uid, file.allow_uid);
+        let allow_uid = parsed("allow-uid", allow_uid, Users::from_str)?;
         let log_format = pick(flags.log_format, file.log_format);
         let log_format = parsed("log-format", log_format, LogFormat::from_str)?;
         Ok(Settings {
@@ -145,6 +152,7 @@ impl Settings {
             single_attempt: flags.single_attempt,
             no_keeper: flags.no_keeper,
             lease_ttl: lease_ttl.unwrap_or(LEASE_TTL),
+            allow_uid: allow_uid.unwrap_or_default(),
             log: pick(flags.log, file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: log_format.unwrap_or(LogFormat::Pretty),
             limits: file.limits,
@@ -186,7 +194,12 @@ impl Settings {
     }
 
     /// Options of the agent, with the `usual` run if none was set.
-    pub fn agent_options(&self, usual: RunChoice, tls: Option<Tls>) -> agent::Options {
+    pub fn agent_options(
+        &self,
+        usual: RunChoice,
+        tls: Option<Tls>,
+        guard: Guard,
+    ) -> agent::Options {
         let mut store = holdfast_client::Options::new(self.store.clone());
         store.token_file = self.token_file.clone();
         store.tls = tls;
@@ -203,6 +216,7 @@ impl Settings {
                 store_lost_deadline: self.store_lost_deadline,
                 single_attempt: self.single_attempt,
                 limits: self.limits.clone(),
+                guard,
             },
         }
     }
@@ -353,7 +367,7 @@ mod tests {
     fn flags_go_over_the_file_and_the_file_over_the_defaults() {
         let flags =
             Flags { job: text("by-flag"), run: text(""), single_attempt: true, ..Flags::default() };
-        let toml = "store = 'a:1,b:2'\ntoken_file = '/etc/token'\ntls_ca = '/etc/ca.crt'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\n\
+        let toml = "store = 'a:1,b:2'\ntoken_file = '/etc/token'\ntls_ca = '/etc/ca.crt'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\nallow_uid = '1000'\n\
                     [limits]\nconnections_max = 3";
         let settings = Settings::merge(flags, file(toml).unwrap()).unwrap();
         let expected = Settings {
@@ -370,6 +384,7 @@ mod tests {
             single_attempt: true,
             no_keeper: false,
             lease_ttl: Duration::from_secs(5),
+            allow_uid: "1000".parse().unwrap(),
             log: "info".to_owned(),
             log_format: LogFormat::Pretty,
             limits: Limits { connections_max: 3, ..Limits::default() },

@@ -20,7 +20,6 @@ mod variables;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::mem;
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -32,6 +31,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tracing::warn;
 
+use crate::complaints::Complaints;
 use ancestors::{Identity, Origin, identity, origin};
 use variables::{Said, Variables};
 
@@ -44,9 +44,6 @@ const REMEMBERED_MAX: usize = 16_384;
 const LAUNCHERS_MAX: usize = 1_024;
 /// Part of the keys of torchrun itself, whichever launcher carries it.
 const LAUNCHERS_KEYS: &[u8] = b"torchelastic/";
-/// Clients of unknown attempts that are logged in one interval.
-const COMPLAINTS_MAX: u64 = 32;
-const COMPLAINTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Result of the lookup of a client's attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -264,29 +261,6 @@ impl Known {
     }
 }
 
-/// Clients come again and again until they give up: log lines about each are
-/// bounded.
-#[derive(Debug, Default)]
-struct Complaints {
-    since: Option<Instant>,
-    said: u64,
-    left_out: u64,
-}
-
-impl Complaints {
-    fn admit(&mut self, now: Instant) -> Option<u64> {
-        if self.since.is_none_or(|since| now.duration_since(since) >= COMPLAINTS_INTERVAL) {
-            (self.since, self.said) = (Some(now), 0);
-        }
-        if self.said == COMPLAINTS_MAX {
-            self.left_out += 1;
-            return None;
-        }
-        self.said += 1;
-        Some(mem::take(&mut self.left_out))
-    }
-}
-
 /// Looks at the process that calls itself `process`.
 async fn of_process(
     process: u32,
@@ -382,15 +356,6 @@ mod tests {
             // A process that no launcher started is no rank.
             assert_eq!(attempts.judge(hidden(Origin::Unrestarted), 0), Ok(0));
         }
-    }
-
-    #[test]
-    fn complaints_are_bounded_and_say_how_many_were_left_out() {
-        let (mut complaints, now) = (Complaints::default(), Instant::now());
-        let said = (0..COMPLAINTS_MAX + 5).filter_map(|_| complaints.admit(now));
-        assert_eq!(said.collect::<Vec<_>>(), vec![0; 32]);
-        assert_eq!(complaints.admit(now + COMPLAINTS_INTERVAL), Some(5));
-        assert_eq!(complaints.admit(now + COMPLAINTS_INTERVAL), Some(0));
     }
 
     #[test]

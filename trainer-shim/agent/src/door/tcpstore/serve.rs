@@ -25,11 +25,12 @@ use super::pace::Beat;
 use super::presence::Presence;
 use super::socket::Task;
 use super::visibility::Visibility;
+use crate::guard::Guard;
 use crate::keeper::link::Accepted;
-use crate::keeper::recorder::Recorder;
+use crate::keeper::recorder::{Recorded, Recorder};
 use crate::namespace::Namespace;
 use crate::ports::Listener;
-use crate::process;
+use crate::process::Connection;
 use crate::roster::Roster;
 
 /// Clients that may wait to be accepted. A job opens all its connections at
@@ -51,6 +52,8 @@ pub struct Options {
     pub single_attempt: bool,
     /// Bounds of bytes and connections.
     pub limits: Limits,
+    /// Admits connections by their users.
+    pub guard: Guard,
 }
 
 /// The door: serves TCPStore clients from one run of one job, each namespace
@@ -204,8 +207,12 @@ impl Door {
                 }
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer, recorder)) => {
-                        let task = self.admit(stream, peer, &mapping, recorder);
-                        if let Some(task) = task {
+                        // A socket without a local address is closed already.
+                        let Ok(local) = stream.local_addr() else { continue };
+                        let ends = Connection { peer, local };
+                        if self.0.options.guard.admits(ends).await
+                            && let Some(task) = self.admit(stream, ends, &mapping, recorder)
+                        {
                             let shutdown = shutdown.clone();
                             connections.spawn(async move { task.serve(peer, &shutdown).await });
                         }
@@ -230,25 +237,19 @@ impl Door {
     /// port is to be served before that is done for all: they see what these wrote.
     pub fn restore(&self, accepted: Vec<Accepted>, namespace: Namespace) -> Restored {
         let mapping = self.mapping(namespace);
-        let restored = accepted.into_iter().filter_map(|accepted| {
-            let restored = self.restore_one(accepted, &mapping);
-            let restored = restored.inspect_err(|error| {
-                warn!(%error, "a connection of the agent before is closed: what there is of it cannot be used");
-            });
-            restored.ok().flatten()
+        let opened = accepted.into_iter().filter_map(|accepted| usable(Reopened::open(accepted)));
+        let (known, new): (Vec<_>, Vec<_>) = opened.partition(Reopened::was_served);
+        // The agent before may have ended before it asked whose they are.
+        let ends: Vec<Connection> = new.iter().map(|reopened| reopened.ends).collect();
+        let admitted = self.0.options.guard.admits_each(&ends);
+        let new =
+            new.into_iter().zip(admitted).filter_map(|(one, admitted)| admitted.then_some(one));
+        let restored = known.into_iter().chain(new).filter_map(|reopened| {
+            let Reopened { stream, ends, recorder, recorded } = reopened;
+            let task = self.admit(stream, ends, &mapping, recorder)?;
+            Some((usable(task.restore(recorded))?, ends.peer))
         });
         Restored(restored.collect())
-    }
-
-    fn restore_one(
-        &self,
-        accepted: Accepted,
-        mapping: &Mapping,
-    ) -> anyhow::Result<Option<(Task, SocketAddr)>> {
-        let (stream, recorder, recorded) = accepted.open()?;
-        let peer = peer_of(&stream);
-        let Some(task) = self.admit(stream, peer, mapping, recorder) else { return Ok(None) };
-        Ok(Some((task.restore(recorded)?, peer)))
     }
 
     /// Connections that are taken up may have come here.
@@ -270,10 +271,11 @@ impl Door {
     fn admit(
         &self,
         stream: TcpStream,
-        peer: SocketAddr,
+        ends: Connection,
         mapping: &Mapping,
         recorder: Recorder,
     ) -> Option<Task> {
+        let peer = ends.peer;
         let limit = self.0.options.limits.connections_max;
         if *self.0.open.borrow() >= limit {
             warn!(%peer, limit, "connection refused: too many are open (limits.connections_max)");
@@ -282,8 +284,6 @@ impl Door {
         if let Err(error) = prepare(&stream) {
             debug!(%peer, %error, "cannot set socket options");
         }
-        // A socket without a local address is closed already.
-        let local = stream.local_addr().ok()?;
         let guest = match self.0.presence.enter(mapping.namespace.clone()) {
             Ok(guest) => guest,
             Err(over) => {
@@ -292,11 +292,38 @@ impl Door {
             }
         };
         let door = mapping.namespace.name().map_or("", Name::as_str);
-        let entry = self.0.roster.enter(process::Connection { peer, local }, door);
-        let is_local = local.ip() == peer.ip();
+        let entry = self.0.roster.enter(ends, door);
+        let is_local = ends.local.ip() == peer.ip();
         let (shared, mapping) = (Arc::clone(&self.0), mapping.clone());
         Some(Task::new(shared, stream, entry, mapping, guest, recorder, is_local))
     }
+}
+
+/// A connection of the agent before.
+struct Reopened {
+    stream: TcpStream,
+    ends: Connection,
+    recorder: Recorder,
+    recorded: Recorded,
+}
+
+impl Reopened {
+    fn open(accepted: Accepted) -> anyhow::Result<Reopened> {
+        let (stream, recorder, recorded) = accepted.open()?;
+        let ends = Connection { peer: peer_of(&stream), local: stream.local_addr()? };
+        Ok(Reopened { stream, ends, recorder, recorded })
+    }
+
+    fn was_served(&self) -> bool {
+        self.recorded.base.input > 0 || !self.recorded.happened.is_empty()
+    }
+}
+
+fn usable<T>(of_before: anyhow::Result<T>) -> Option<T> {
+    let of_before = of_before.inspect_err(|error| {
+        warn!(%error, "a connection of the agent before is closed: what there is of it cannot be used");
+    });
+    of_before.ok()
 }
 
 /// Where a connection comes from; nowhere, once it is reset.

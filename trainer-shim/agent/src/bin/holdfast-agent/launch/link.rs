@@ -17,6 +17,7 @@ use holdfast_agent::control::place::{self, Place};
 use holdfast_agent::control::protocol::{CommandEnded, Request, Response};
 use holdfast_api::name::{RUN_AUTO, RUN_NEW};
 use holdfast_api::{LeaseId, Name, RunChoice};
+use holdfast_trainer_shim::link::Users;
 use tokio::process::Command;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
@@ -54,6 +55,8 @@ pub struct Start {
     /// The lease with which it held the run.
     lease: Option<LeaseId>,
     connect_deadline: Duration,
+    /// Users that the agent serves beside this one and root.
+    users: Users,
     /// The agent has a keeper: it is started again by that, and connections go on.
     is_kept: bool,
 }
@@ -112,7 +115,7 @@ impl Start {
         flags: Vec<OsString>,
         part: Option<String>,
     ) -> anyhow::Result<Start> {
-        let folder = place::folder()?;
+        let folder = place::folder(&settings.allow_uid)?;
         let place = match &choice {
             RunChoice::New => Place::of_nobody(&folder),
             choice => Place::of_run(&folder, &settings.store, &settings.job(), &word(choice)?),
@@ -127,6 +130,7 @@ impl Start {
             again: Vec::new(),
             lease: None,
             connect_deadline: settings.connect_deadline,
+            users: settings.allow_uid.clone(),
             is_kept: !settings.no_keeper,
         })
     }
@@ -225,7 +229,7 @@ impl Start {
             return Ok(connection);
         }
         log::sweep(&self.place).await;
-        let listener = self.place.listen()?;
+        let listener = self.place.listen(&self.users)?;
         self.spawn(listener.into()).context("cannot start the agent's process")?;
         let connection = Connection::open(self.socket()).await;
         connection.with_context(|| format!("cannot connect to {}", self.socket().display()))

@@ -2,7 +2,6 @@
 //! then it goes on.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 
 use anyhow::{Context, bail, ensure};
@@ -10,7 +9,7 @@ use holdfast_client::InFlight;
 use rustix::net::{RecvFlags, recv};
 
 use super::*;
-use crate::keeper::counters::Diagnosis;
+use crate::keeper::counters::Counters;
 use crate::keeper::recorder::{Happened, Recorded};
 
 /// A call of the store that has no answer yet.
@@ -125,7 +124,7 @@ impl Task {
     fn meet_kernel(&mut self, input: u64, sent: u64) -> anyhow::Result<()> {
         let (local, peer) = (self.stream.local_addr()?, self.stream.peer_addr());
         let counters = match peer {
-            Ok(peer) => count(local, peer),
+            Ok(peer) => Counters::of(local, peer),
             Err(error) => Err(error),
         };
         let counters = match counters {
@@ -194,10 +193,6 @@ impl Shared {
             Ok(Answered { answer, settled: Some(settled) })
         })
     }
-}
-
-fn count(local: SocketAddr, peer: SocketAddr) -> io::Result<crate::keeper::counters::Counters> {
-    Diagnosis::open()?.of(local, peer)
 }
 
 fn discard(stream: &TcpStream, mut count: u64) -> anyhow::Result<()> {
