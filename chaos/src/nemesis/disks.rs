@@ -164,7 +164,7 @@ pub(super) async fn flip(kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<In
 }
 
 /// The file below a folder that was changed last, of this kind and not empty.
-fn newest(folder: &Path, kind: &str) -> Option<PathBuf> {
+pub(super) fn newest(folder: &Path, kind: &str) -> Option<PathBuf> {
     let mut found: Option<(SystemTime, PathBuf)> = None;
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -186,7 +186,7 @@ fn newest(folder: &Path, kind: &str) -> Option<PathBuf> {
 }
 
 /// A bit that was inverted.
-struct Flipped {
+pub(super) struct Flipped {
     path: PathBuf,
     at: u64,
     byte: u8,
@@ -194,7 +194,7 @@ struct Flipped {
 
 impl Flipped {
     /// In the middle of what the file holds: zeros at its end are not yet content.
-    fn make(path: PathBuf) -> anyhow::Result<Flipped> {
+    pub(super) fn make(path: PathBuf) -> anyhow::Result<Flipped> {
         let bytes = fs::read(&path)?;
         let content = bytes.iter().rposition(|byte| *byte != 0).context("it is empty")? + 1;
         let at = content / 2;

@@ -141,6 +141,8 @@ fn kind(nemesis: Nemesis) -> Kind {
         | Resize
         | BitFlipLog
         | BitFlipSnapshot => Kind::Deed,
+        #[cfg(feature = "planted")]
+        Crash(_) => Kind::Deed,
         KillClients | Garbage => Kind::Instant,
         AgentKill | AgentPause | AgentPauseBriefly => Kind::Agent,
         // It leaves no process running: it comes last.

@@ -195,7 +195,7 @@ pub(super) async fn snapshot(stage: &mut Stage<'_>) -> anyhow::Result<Injected> 
     Ok(healed(what, None))
 }
 
-async fn snapshots(cluster: &Cluster) -> BTreeMap<NodeId, u64> {
+pub(super) async fn snapshots(cluster: &Cluster) -> BTreeMap<NodeId, u64> {
     let mut reach = BTreeMap::new();
     for (id, status) in cluster.statuses().await {
         let own = status.nodes.iter().find(|node| node.id == id);

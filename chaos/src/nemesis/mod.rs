@@ -6,12 +6,15 @@
 //! | --- | --- |
 //! | `nodes` | processes killed, paused, restarted, starved |
 //! | `agents` | agents killed and paused |
+//! | `crashes` | nodes that end at a crash point, in builds that have them |
 //! | `disks` | disks that are full, stall, lose a bit, or what was not synced |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
 //! | [`group`] | which faults may be there at the same time |
 //! | `wires` | partitions, loss, resets, slow links, on a network of their own |
 
 mod agents;
+#[cfg(feature = "planted")]
+pub(crate) mod crashes;
 mod disks;
 pub mod group;
 mod members;
@@ -85,6 +88,9 @@ pub enum Nemesis {
     HandOverToFrozen,
     /// SIGSTOP of an agent for less than its lease.
     AgentPauseBriefly,
+    /// A node ends at a crash point.
+    #[cfg(feature = "planted")]
+    Crash(holdfast_api::crash::Point),
     /// The leader is cut off from all other nodes, in both directions.
     LeaderAlone,
     /// A minority of the nodes is cut off.
@@ -265,6 +271,8 @@ impl Nemesis {
             Nemesis::FolderDeleted => "folder-deleted",
             Nemesis::HandOverToFrozen => "hand-over-to-frozen",
             Nemesis::AgentPauseBriefly => "agent-pause-briefly",
+            #[cfg(feature = "planted")]
+            Nemesis::Crash(point) => point.as_str(),
             Nemesis::LeaderAlone => "leader-alone",
             Nemesis::Minority => "minority",
             Nemesis::Ring => "ring",
@@ -329,6 +337,8 @@ impl Nemesis {
             }
             Nemesis::HandOverToFrozen => "leadership is handed to a node that is stopped",
             Nemesis::AgentPauseBriefly => "SIGSTOP of an agent for 1 s, below its lease",
+            #[cfg(feature = "planted")]
+            Nemesis::Crash(point) => point.step.about(),
             Nemesis::LeaderAlone => "the leader hears and reaches no other node",
             Nemesis::Minority => "a minority of the nodes is cut off from the others",
             Nemesis::Ring => "majorities that overlap: no node sees all others",
@@ -369,7 +379,10 @@ impl Nemesis {
 
     /// The one of this name.
     pub fn named(name: &str) -> Option<Nemesis> {
-        Nemesis::ALL.into_iter().find(|nemesis| nemesis.as_str() == name)
+        let found = Nemesis::ALL.into_iter().find(|nemesis| nemesis.as_str() == name);
+        #[cfg(feature = "planted")]
+        let found = found.or_else(|| holdfast_api::crash::Point::named(name).map(Nemesis::Crash));
+        found
     }
 
     /// Whether the nodes must be on a network of their own.
@@ -432,6 +445,8 @@ impl Nemesis {
             Nemesis::BitFlipLog => Box::pin(disks::flip(".log", stage)).await,
             Nemesis::BitFlipSnapshot => Box::pin(disks::flip(".snap", stage)).await,
             Nemesis::DiskError => disks::fail(stage).await,
+            #[cfg(feature = "planted")]
+            Nemesis::Crash(point) => Box::pin(crashes::crash(point, stage)).await,
             Nemesis::FolderDeleted => Box::pin(members::without_folder(stage)).await,
             Nemesis::HandOverToFrozen => Box::pin(members::hand_over_to_frozen(stage)).await,
             Nemesis::AgentKill => agents::kill(stage).await,

@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 
 use super::{Injected, Nemesis, Stage, Wound};
 use crate::clock;
-use crate::cluster::http;
 use crate::cluster::tcpstore::{MAGIC, op};
+use crate::cluster::{Start, http};
 
 const DOWN: Duration = Duration::from_millis(1_500);
 /// A leader: it comes back before the next one is elected, or after that.
@@ -192,7 +192,8 @@ async fn garbage(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
 async fn starve(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let id = stage.any()?;
     stage.cluster.kill(id).await?;
-    stage.cluster.launch_with(id, Some(DESCRIPTORS))?;
+    let start = Start { descriptors: Some(DESCRIPTORS), ..Start::default() };
+    stage.cluster.launch_with(id, start)?;
     stage.cluster.wait_alive(id).await?;
     if stage.led.is_none() {
         stage.cluster.wait_healthy().await?;

@@ -59,7 +59,10 @@ pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<
         network: any(Nemesis::is_on_network),
         disks: any(Nemesis::is_on_disk),
         scrub: any(Nemesis::damages),
+        entries: None,
     };
+    #[cfg(feature = "planted")]
+    let surroundings = crate::nemesis::crashes::surroundings(&plan.crash_points(), surroundings);
     let mut signals = Signals::listen()?;
     let cluster = async {
         let mut cluster = Cluster::start(binaries, plan.nodes, surroundings).await?;
