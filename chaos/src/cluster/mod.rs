@@ -87,6 +87,8 @@ pub struct Surroundings {
 pub struct Start {
     /// How many descriptors it may have.
     pub descriptors: Option<usize>,
+    /// How far its monotonic clock is ahead of that of the machine.
+    pub clock_ahead: Option<Duration>,
     /// Log entries after which it makes a snapshot.
     pub snapshot_entries: Option<u64>,
     /// A variable of its environment.
@@ -238,17 +240,22 @@ impl Cluster {
         if self.network.is_some() {
             command.arg("--insecure");
         }
-        if let Some((name, value)) = start.variable {
-            command.env(name, value);
-        }
         let command = match start.descriptors {
             Some(most) => binaries::with_descriptors(&command, most),
             None => command,
         };
-        let command = match &self.network {
+        let command = match start.clock_ahead {
+            Some(ahead) => binaries::with_clock_ahead(&command, ahead),
+            None => command,
+        };
+        let mut command = match &self.network {
             Some(network) => network.inside(id, &command),
             None => command,
         };
+        // Last, so that it reaches the node through whatever starts it.
+        if let Some((name, value)) = start.variable {
+            command.env(name, value);
+        }
         let process = Process::start(command, &log)?;
         self.state.started(process.identity())?;
         self.node_mut(id)?.slot.fill(process);

@@ -140,7 +140,9 @@ fn kind(nemesis: Nemesis) -> Kind {
         | FolderDeleted
         | Resize
         | BitFlipLog
-        | BitFlipSnapshot => Kind::Deed,
+        | BitFlipSnapshot
+        | SnapshotCut
+        | ClockAhead => Kind::Deed,
         #[cfg(feature = "planted")]
         Crash(_) => Kind::Deed,
         KillClients | Garbage => Kind::Instant,

@@ -80,6 +80,10 @@ pub enum Nemesis {
     BitFlipLog,
     /// A bit of a follower's snapshot is inverted.
     BitFlipSnapshot,
+    /// SIGKILL of a node while it writes a snapshot.
+    SnapshotCut,
+    /// A node runs, and leads, whose clock is a day ahead.
+    ClockAhead,
     /// The file system of a node fails, and can only be read.
     DiskError,
     /// A node comes back under its id, without its data folder.
@@ -197,7 +201,7 @@ impl Stage<'_> {
 
 impl Nemesis {
     /// All kinds of faults.
-    pub const ALL: [Nemesis; 42] = [
+    pub const ALL: [Nemesis; 44] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -220,6 +224,8 @@ impl Nemesis {
         Nemesis::PowerLoss,
         Nemesis::BitFlipLog,
         Nemesis::BitFlipSnapshot,
+        Nemesis::SnapshotCut,
+        Nemesis::ClockAhead,
         Nemesis::DiskError,
         Nemesis::FolderDeleted,
         Nemesis::HandOverToFrozen,
@@ -267,6 +273,8 @@ impl Nemesis {
             Nemesis::PowerLoss => "power-loss",
             Nemesis::BitFlipLog => "bit-flip-log",
             Nemesis::BitFlipSnapshot => "bit-flip-snapshot",
+            Nemesis::SnapshotCut => "snapshot-cut",
+            Nemesis::ClockAhead => "clock-ahead",
             Nemesis::DiskError => "disk-error",
             Nemesis::FolderDeleted => "folder-deleted",
             Nemesis::HandOverToFrozen => "hand-over-to-frozen",
@@ -329,6 +337,10 @@ impl Nemesis {
             Nemesis::BitFlipSnapshot => {
                 "a bit of a running follower's newest snapshot is inverted, and has to be mended"
             }
+            Nemesis::SnapshotCut => "SIGKILL of a node while it writes a snapshot",
+            Nemesis::ClockAhead => {
+                "a node restarted with a monotonic clock that is a day ahead, and made the leader"
+            }
             Nemesis::DiskError => {
                 "the file system of a node reports an error, and can only be read until it is checked"
             }
@@ -366,6 +378,7 @@ impl Nemesis {
     pub fn needs(self) -> &'static str {
         match self {
             Nemesis::Descriptors => "prlimit",
+            Nemesis::ClockAhead => "root, unshare --time (Linux 5.6)",
             _ if self.is_on_agent() => "a workload through agents",
             _ if self.is_on_disk() => "root, mkfs.ext4, mount, fsfreeze",
             Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => "root, ip, nft, tc netem",
@@ -415,6 +428,9 @@ impl Nemesis {
             return (!found)
                 .then(|| "prlimit is missing (Debian: apt install util-linux)".to_owned());
         }
+        if self == Nemesis::ClockAhead {
+            return nodes::no_clocks();
+        }
         if self.is_on_disk() {
             return permitted.no_disks.clone();
         }
@@ -442,8 +458,10 @@ impl Nemesis {
             Nemesis::DiskFull => disks::fill(stage).await,
             Nemesis::DiskStall => disks::stall(stage).await,
             Nemesis::PowerLoss => disks::lose_power(stage).await,
-            Nemesis::BitFlipLog => Box::pin(disks::flip(".log", stage)).await,
-            Nemesis::BitFlipSnapshot => Box::pin(disks::flip(".snap", stage)).await,
+            Nemesis::BitFlipLog => Box::pin(disks::flip_log(stage)).await,
+            Nemesis::BitFlipSnapshot => Box::pin(disks::flip_snapshot(stage)).await,
+            Nemesis::SnapshotCut => Box::pin(disks::cut_snapshot(stage)).await,
+            Nemesis::ClockAhead => Box::pin(members::clock_ahead(stage)).await,
             Nemesis::DiskError => disks::fail(stage).await,
             #[cfg(feature = "planted")]
             Nemesis::Crash(point) => Box::pin(crashes::crash(point, stage)).await,

@@ -1,6 +1,7 @@
 //! Processes killed, paused, restarted and starved.
 
 use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use holdfast_api::NodeId;
@@ -11,6 +12,7 @@ use tokio::net::TcpStream;
 
 use super::{Injected, Nemesis, Stage, Wound};
 use crate::clock;
+use crate::cluster::binaries::with_clock_ahead;
 use crate::cluster::tcpstore::{MAGIC, op};
 use crate::cluster::{Start, http};
 
@@ -137,6 +139,17 @@ async fn rolling_restart(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let evidence = Some(format!("{clean} nodes ended with exit code 0 and came back"));
     let what = format!("restarted {}, one after the other", names(&ids));
     Ok(Injected { what, evidence, wound: Wound::Healed, hold: Duration::ZERO, struck: None })
+}
+
+/// Why a node cannot have a clock of its own; none if it can.
+pub(super) fn no_clocks() -> Option<String> {
+    let mut command = with_clock_ahead(&Command::new("true"), Duration::from_secs(1));
+    let why = match command.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => return None,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Some(format!("no process can have a clock of its own: unshare --time: {why}"))
 }
 
 async fn kill_clients(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
