@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `agents` | agents beside the nodes |
 //! | [`jobs`] | jobs of ranks beside them |
+//! | [`backup`] | backups, and clusters that are restored from them |
 //! | [`binaries`] | where the programs are |
 //! | `crash` | nodes that end at a crash point, in builds that have them |
 //! | [`containers`] | a cluster of containers, in the place of processes |
@@ -17,6 +18,7 @@
 //! | [`state`] | what a run has made on this machine, and how that is undone |
 
 mod agents;
+pub mod backup;
 pub mod binaries;
 pub mod containers;
 #[cfg(feature = "planted")]

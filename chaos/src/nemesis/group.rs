@@ -142,7 +142,8 @@ fn kind(nemesis: Nemesis) -> Kind {
         | BitFlipLog
         | BitFlipSnapshot
         | SnapshotCut
-        | ClockAhead => Kind::Deed,
+        | ClockAhead
+        | BackupRestore => Kind::Deed,
         #[cfg(feature = "planted")]
         Crash(_) => Kind::Deed,
         KillClients | Garbage => Kind::Instant,

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `nodes` | processes killed, paused, restarted, starved |
 //! | `agents` | agents killed and paused |
+//! | `backups` | a backup under load, restored |
 //! | `crashes` | nodes that end at a crash point, in builds that have them |
 //! | `disks` | disks that are full, stall, lose a bit, or what was not synced |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
@@ -13,6 +14,7 @@
 //! | `wires` | partitions, loss, resets, slow links, on a network of their own |
 
 mod agents;
+mod backups;
 #[cfg(feature = "planted")]
 pub(crate) mod crashes;
 mod disks;
@@ -84,6 +86,8 @@ pub enum Nemesis {
     SnapshotCut,
     /// A node runs, and leads, whose clock is a day ahead.
     ClockAhead,
+    /// A backup made under load, and restored.
+    BackupRestore,
     /// The file system of a node fails, and can only be read.
     DiskError,
     /// A node comes back under its id, without its data folder.
@@ -201,7 +205,7 @@ impl Stage<'_> {
 
 impl Nemesis {
     /// All kinds of faults.
-    pub const ALL: [Nemesis; 44] = [
+    pub const ALL: [Nemesis; 45] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -226,6 +230,7 @@ impl Nemesis {
         Nemesis::BitFlipSnapshot,
         Nemesis::SnapshotCut,
         Nemesis::ClockAhead,
+        Nemesis::BackupRestore,
         Nemesis::DiskError,
         Nemesis::FolderDeleted,
         Nemesis::HandOverToFrozen,
@@ -275,6 +280,7 @@ impl Nemesis {
             Nemesis::BitFlipSnapshot => "bit-flip-snapshot",
             Nemesis::SnapshotCut => "snapshot-cut",
             Nemesis::ClockAhead => "clock-ahead",
+            Nemesis::BackupRestore => "backup-restore",
             Nemesis::DiskError => "disk-error",
             Nemesis::FolderDeleted => "folder-deleted",
             Nemesis::HandOverToFrozen => "hand-over-to-frozen",
@@ -340,6 +346,9 @@ impl Nemesis {
             Nemesis::SnapshotCut => "SIGKILL of a node while it writes a snapshot",
             Nemesis::ClockAhead => {
                 "a node restarted with a monotonic clock that is a day ahead, and made the leader"
+            }
+            Nemesis::BackupRestore => {
+                "a backup made under load, and restored into a cluster that must hold what was acknowledged"
             }
             Nemesis::DiskError => {
                 "the file system of a node reports an error, and can only be read until it is checked"
@@ -462,6 +471,7 @@ impl Nemesis {
             Nemesis::BitFlipSnapshot => Box::pin(disks::flip_snapshot(stage)).await,
             Nemesis::SnapshotCut => Box::pin(disks::cut_snapshot(stage)).await,
             Nemesis::ClockAhead => Box::pin(members::clock_ahead(stage)).await,
+            Nemesis::BackupRestore => Box::pin(backups::restore(stage)).await,
             Nemesis::DiskError => disks::fail(stage).await,
             #[cfg(feature = "planted")]
             Nemesis::Crash(point) => Box::pin(crashes::crash(point, stage)).await,
