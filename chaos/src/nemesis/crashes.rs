@@ -321,16 +321,13 @@ impl Crash<'_, '_> {
         if counts {
             return self.back(id, evidence).await;
         }
-        match self.stage.cluster.launch_unfit(id, REFUSAL_TIME_MAX).await? {
-            None => self.stage.settle().await?,
-            Some(end) => {
-                self.stage.cluster.grow().await?;
-                self.stage.cluster.remove(id).await?;
-                self.stage.settle().await?;
-                return Ok(Some(format!("{evidence}; it refused its damaged log with {end}")));
-            }
-        }
-        Ok(Some(evidence))
+        // Without a watermark it may see only when it meets the others what it has lost.
+        let end = self.stage.cluster.launch_unfit(id, REFUSAL_TIME_MAX).await?;
+        self.stage.cluster.grow().await?;
+        self.stage.cluster.remove(id).await?;
+        self.stage.settle().await?;
+        let seen = end.map_or(String::new(), |end| format!(" refused its damaged log with {end},"));
+        Ok(Some(format!("{evidence}; it{seen} was replaced")))
     }
 
     async fn with_spare_snapshot(&mut self) -> anyhow::Result<Option<String>> {
