@@ -1,6 +1,6 @@
 //! A backup that is made under load, and what a cluster restored from it holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use holdfast_api::{Blob, Scope};
@@ -80,18 +80,16 @@ async fn sums(keys: &Keys) -> anyhow::Result<Sums> {
 /// Counters that lack what was acknowledged before, or hold what was added later.
 fn wrong_sums(before: &Sums, held: &Sums, after: &Sums) -> Vec<String> {
     let sum = |sums: &Sums, key: &Blob| sums.get(key).copied().unwrap_or(0);
-    let keys = before.keys().chain(held.keys());
+    let keys: BTreeSet<&Blob> = before.keys().chain(held.keys()).collect();
     let is_wrong = |key: &&Blob| {
         let held = sum(held, key);
         held < sum(before, key) || held > sum(after, key)
     };
-    let mut wrong: Vec<&Blob> = keys.filter(is_wrong).collect();
-    wrong.dedup();
-    let text = |key: &&Blob| {
+    let text = |key: &Blob| {
         let (from, is, to) = (sum(before, key), sum(held, key), sum(after, key));
         format!("{key} is {is}, and was {from} before and {to} behind it")
     };
-    wrong.iter().map(text).collect()
+    keys.into_iter().filter(is_wrong).map(text).collect()
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ const FLIPS_MAX: u32 = 3;
 const SNAPSHOT: &str = ".snap";
 /// A snapshot that is being written.
 const PART: &str = ".part";
-/// Log entries after which a node makes a snapshot that is to be cut off.
+/// Log entries after which a node makes a snapshot that is to be broken.
 const OFTEN: u64 = 30;
 /// How often it is tried: most are written within a few milliseconds.
 const CUTS_MAX: u32 = 10;
@@ -147,13 +147,15 @@ pub(super) async fn flip_log(stage: &mut Stage<'_>) -> anyhow::Result<Injected> 
 pub(super) async fn flip_snapshot(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let id = stage.follower().await?;
     let (folder, began) = (stage.cluster.data_dir(id), Instant::now());
-    while newest(&folder, SNAPSHOT).is_none() && began.elapsed() < FILE_TIME_MAX {
-        tokio::time::sleep(LOOK_EVERY).await;
+    for snapshot_entries in [OFTEN, NEVER] {
+        stage.cluster.stop(id).await?;
+        let start = Start { snapshot_entries: Some(snapshot_entries), ..Start::default() };
+        stage.cluster.launch_with(id, start)?;
+        stage.settle().await?;
+        while newest(&folder, SNAPSHOT).is_none() && began.elapsed() < FILE_TIME_MAX {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
-    stage.cluster.stop(id).await?;
-    let start = Start { snapshot_entries: Some(NEVER), ..Start::default() };
-    stage.cluster.launch_with(id, start)?;
-    stage.settle().await?;
     let injected = flip(id, SNAPSHOT, stage).await?;
     stage.cluster.stop(id).await?;
     stage.cluster.launch(id)?;
