@@ -32,7 +32,7 @@ impl Cluster {
         let (backup, data) = (folder.path().join("backup"), folder.path().join("data"));
         let mut command = self.binaries.command(PROGRAM);
         command.args(["--store", &self.addresses().join(","), "backup"]).arg(&backup);
-        self.to_end(command).await?;
+        self.run_to_end(command).await?;
         made().await?;
         let port = self.ports.give()?;
         let copy = self.restore(port, folder, &backup, &data).await;
@@ -53,7 +53,7 @@ impl Cluster {
         command.arg("restore").arg(backup).args(["--node-id", "1", "--trainers-are-stopped"]);
         command.arg("--data-dir").arg(data);
         command.args(["--initial-cluster", &format!("1={address}")]);
-        self.to_end(command).await?;
+        self.run_to_end(command).await?;
         let mut command = self.binaries.command("holdfast-store");
         command.args(["serve", "--node-id", "1", "--listen", &address]);
         command.args(["--disk-reserve", "16MiB", "--memory-reserve", "16MiB"]);
@@ -74,7 +74,7 @@ impl Cluster {
     }
 
     /// Runs a program to its end, which must be a good one.
-    async fn to_end(&mut self, command: Command) -> anyhow::Result<()> {
+    async fn run_to_end(&mut self, command: Command) -> anyhow::Result<()> {
         let (log, words) = (self.restore_log(), format!("{command:?}"));
         let mut process = Process::start(command, &log)?;
         self.state.started(process.identity())?;
