@@ -12,15 +12,16 @@ BINARIES := $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug
 ENVIRONMENT := source target/environment
 PYTHON_FILES = $(shell git ls-files '*.py') tests/prepare
 
-# Which seeds `make sim` tries, what it plants, and where it keeps which were tried.
+# Which seeds `make sim` tries, what it plants, at which point nodes crash, and where it keeps which were tried.
 SEEDS ?= 1..1000
 PLANTED ?=
+CRASH ?=
 SIM_OUT ?= $(or $(CARGO_TARGET_DIR),target)/seeds
 
 # Programs with defects lie apart from all others.
 PLANTED_BINARIES := $(or $(CARGO_TARGET_DIR),target)/planted
 
-.PHONY: help quickstart demo-elastic demo-comm test upgrade-test check fix bench chaos chaos-rounds chaos-planted compose-test sim build
+.PHONY: help quickstart demo-elastic demo-comm test upgrade-test check fix bench chaos chaos-rounds chaos-planted chaos-crash build-planted compose-test sim build
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,14 +104,19 @@ chaos-rounds: ## 10 000 rounds, votes and blocks of jobs that are killed and pau
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
 	@$(BINARIES)/chaos-rounds $(ARGS)
 
-chaos-planted: ## Defects in a build of their own, each to be found; arguments in ARGS (--quick, NAME...)
+chaos-planted: build-planted ## Defects in a build of their own, each to be found; arguments in ARGS (--quick, NAME...)
+	@$(PLANTED_BINARIES)/holdfast-chaos planted $(ARGS)
+
+chaos-crash: build-planted ## Nodes ended before and after each durable step, 20 times each; arguments in ARGS (--quick, NAME...)
+	@$(PLANTED_BINARIES)/holdfast-chaos crash $(ARGS)
+
+build-planted:
 	@tests/prepare build
 	@# In the folder of all others, so that only these crates are compiled twice; then those are put back.
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins --features holdfast-chaos/planted
 	@mkdir -p $(PLANTED_BINARIES)
 	@find $(BINARIES) -maxdepth 1 -type f -executable -exec cp {} $(PLANTED_BINARIES) \;
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
-	@$(PLANTED_BINARIES)/holdfast-chaos planted $(ARGS)
 
 compose-test: ## The compose file with an image made of the programs here, where no registry can be reached
 	@tests/prepare build
@@ -119,9 +125,9 @@ compose-test: ## The compose file with an image made of the programs here, where
 
 sim: ## Whole clusters in one thread, from the seeds SEEDS=1..1000; again goes on; PLANTED=NAME finds a defect
 	@tests/prepare build
-	@$(ENVIRONMENT); cargo build --profile sim --package holdfast-sim $(if $(PLANTED),--features holdfast-api/planted)
+	@$(ENVIRONMENT); cargo build --profile sim --package holdfast-sim $(if $(PLANTED)$(CRASH),--features holdfast-api/planted)
 	@$(or $(CARGO_TARGET_DIR),target)/sim/holdfast-sim --seeds $(SEEDS) --out $(SIM_OUT) \
-		$(if $(PLANTED),--planted $(PLANTED) --until-found) $(ARGS)
+		$(if $(PLANTED),--planted $(PLANTED) --until-found) $(if $(CRASH),--crash $(CRASH)) $(ARGS)
 
 build: ## The binaries: holdfast-store, holdfast, holdfast-agent
 	@tests/prepare build

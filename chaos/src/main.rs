@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-#[cfg(feature = "planted")]
-use self::commands::planted;
 use self::commands::{attach, check, compose, heal, list, run, sim};
+#[cfg(feature = "planted")]
+use self::commands::{crash, planted};
 
 /// Exit code of a program that could not do its task: no verdict.
 const TROUBLE: u8 = 2;
@@ -36,6 +36,8 @@ enum Command {
     Sim(sim::Arguments),
     #[cfg(feature = "planted")]
     Planted(planted::Arguments),
+    #[cfg(feature = "planted")]
+    Crash(crash::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +51,8 @@ fn main() -> ExitCode {
         Command::Sim(arguments) => sim::run(&arguments),
         #[cfg(feature = "planted")]
         Command::Planted(arguments) => planted::run(&arguments),
+        #[cfg(feature = "planted")]
+        Command::Crash(arguments) => crash::run(&arguments),
     };
     match done {
         Ok(code) => ExitCode::from(code),

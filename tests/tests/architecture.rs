@@ -253,8 +253,15 @@ fn whatever_finds_no_room_is_told_when_to_come_back() {
     assert!(wrong.is_empty(), "write Problem::overloaded or Problem::no_space in {wrong:?}");
 }
 
-/// Names that only a build with planted defects contains.
-const OF_PLANTED: [&str; 3] = ["sessions-not-in-snapshot", "HOLDFAST_PLANTED", "doubled-retry"];
+/// Names that only a build with planted defects and crash points contains.
+const OF_PLANTED: [&str; 6] = [
+    "sessions-not-in-snapshot",
+    "HOLDFAST_PLANTED",
+    "doubled-retry",
+    "HOLDFAST_CRASH",
+    "before-append",
+    "after-snapshot-set-aside",
+];
 
 #[test]
 fn no_program_that_is_built_as_usual_knows_a_planted_defect() {
@@ -270,6 +277,30 @@ fn no_program_that_is_built_as_usual_knows_a_planted_defect() {
             );
         }
     }
+}
+
+/// The steps of crash points, and where they are passed.
+const STEPS: &str = "store/api/src/crash/points.rs";
+
+#[test]
+fn each_durable_step_has_a_crash_point_before_it_and_after_it() {
+    let root = workspace();
+    let text = std::fs::read_to_string(root.join(STEPS)).expect("a source");
+    let listed = text.split_once("steps! {\n").and_then(|(_, rest)| rest.split_once("\n}"));
+    let steps = listed.expect("a list of steps").0.lines().filter_map(|l| l.split_once(" = \""));
+    let steps: Vec<&str> = steps.map(|(step, _)| step.trim()).collect();
+    assert!(steps.len() > 20, "the search does not find the steps: {steps:?}");
+    let mut files = Vec::new();
+    sources(&root.join("store/src"), &mut files);
+    let code: String =
+        files.iter().map(|file| std::fs::read_to_string(file).expect("a source")).collect();
+    let is_passed = |step: &&str| {
+        let sides = ["before", "after"].map(|side| format!("crash_point!({side} {step})"));
+        let with_others = code.contains(&format!(" => {step},\n"));
+        with_others || sides.iter().all(|point| code.contains(point))
+    };
+    let missing: Vec<&str> = steps.into_iter().filter(|step| !is_passed(step)).collect();
+    assert!(missing.is_empty(), "nobody passes the points of {missing:?}");
 }
 
 #[test]

@@ -235,9 +235,17 @@ async fn a_lost_majority_is_recovered_from_one_folder() {
     let refused = store(&["recover", text(&dir), text(&file)]).await;
     refused.failed(1, &["--accept-loss", "revision", "may have acknowledged"]);
     assert!(!file.exists());
+    // What a try left that was killed is in nobody's way.
+    let draft = cluster.folder().join("left.backup.part");
+    std::fs::write(&draft, "half of a backup").expect("a file");
     let made = store(&["recover", text(&dir), text(&file), "--accept-loss"]).await;
     assert_eq!(made.code, Some(0), "{made:?}");
+    assert!(!draft.exists());
     cluster.cli_ok(&["backup", "verify", text(&file)]).await;
+    let whole = std::fs::read(&file).expect("it was written");
+    let again = store(&["recover", text(&dir), text(&file), "--accept-loss"]).await;
+    again.failed(1, &["is there already", "nothing was written"]);
+    assert_eq!(std::fs::read(&file).expect("it is there"), whole);
     let again = started(restored(&file, 3).await).await;
     assert_eq!(again.agreement(&job("notes")).await, before);
 }

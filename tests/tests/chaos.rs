@@ -83,7 +83,7 @@ async fn allows(nemesis: &str) -> bool {
 async fn disks_that_are_full_stall_and_lose_a_bit_cost_nothing() {
     if allows("disk-full").await {
         let (_folder, report) =
-            passed("register,counter", "disk-full,disk-stall,bit-flip-log").await;
+            passed("register,counter", "disk-full,disk-stall,bit-flip-log,bit-flip-snapshot").await;
         let run = std::fs::read_to_string(report.join("run.json")).expect("how it was made");
         // A node ends of a full disk, or does not as long as it need not write much.
         assert!(run.contains("had no space left") || run.contains("free on its disk"), "{run}");

@@ -413,8 +413,17 @@ async fn a_stream(over: Over) {
 
 #[tokio::test]
 async fn a_revoked_token_counts_nowhere_and_never_again() {
+    a_revoked_token(Over::Plain).await;
+}
+
+#[tokio::test]
+async fn a_revoked_token_counts_nowhere_and_never_again_over_tls() {
+    a_revoked_token(Over::Tls).await;
+}
+
+async fn a_revoked_token(over: Over) {
     let files = Files::new().await;
-    let mut cluster = files.cluster().await;
+    let mut cluster = files.cluster(over).await;
     let of_llm = ["--role", "job", "--jobs", "llm-*"];
     let lost = files.token("lost", "key", "1h", &of_llm).await;
     let kept = files.token("kept", "key", "1h", &of_llm).await;
@@ -459,15 +468,14 @@ async fn a_revoked_token_counts_nowhere_and_never_again() {
     }
     cluster.wait_all_ready().await;
     is_revoked_everywhere(&cluster, &lost).await;
-    let answer = ask(cluster.address(1), &kept, Method::GET, "/v1/status", &Value::Null).await;
+    let answer = get(&cluster, 1, &kept, "/v1/status").await;
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
 async fn is_revoked_everywhere(cluster: &Cluster, token: &str) {
     for id in cluster.ids() {
         eventually("the node to have applied the revocation", async || {
-            let answer = ask(cluster.address(id), token, Method::GET, "/v1/status", &Value::Null);
-            let answer = answer.await;
+            let answer = get(cluster, id, token, "/v1/status").await;
             (answer.status == 401 && answer.text().contains("was revoked")).then_some(())
         })
         .await;

@@ -143,7 +143,7 @@ impl Simulation {
     }
 
     /// The leader, or any node.
-    fn victim(&mut self, leader: bool) -> NodeId {
+    pub fn victim(&mut self, leader: bool) -> NodeId {
         let members = self.members();
         let anyone = *members.choose(&mut self.random).expect("there are nodes");
         self.leader().map(|(_, node)| node).filter(|_| leader).unwrap_or(anyone)

@@ -48,6 +48,11 @@ impl Journal {
         self.0.lock().turn = turn;
     }
 
+    /// The host that runs now.
+    pub fn turn(&self) -> Option<HostId> {
+        self.0.lock().turn
+    }
+
     /// Writes one line.
     pub fn note(&self, what: impl fmt::Display) {
         let mut state = self.0.lock();

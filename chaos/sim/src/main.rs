@@ -7,7 +7,7 @@
 //! | `network` | connections as TCP has them, and what goes wrong with links |
 //! | `node` | a store node as a process |
 //! | `workload` | clients, trainers and the operator as processes |
-//! | `faults`, `flaps` | what goes wrong |
+//! | `faults`, `flaps`, `crashes` | what goes wrong |
 //! | `checks`, `history`, `violation` | what must hold |
 //! | `journal` | what happens, line by line |
 //! | `system` | what the operating system answers to a simulated thread |
@@ -15,6 +15,7 @@
 
 mod batch;
 mod checks;
+mod crashes;
 mod faults;
 mod flaps;
 mod history;
@@ -76,6 +77,9 @@ struct Cli {
     /// A defect to find, by its name (a build with `--features holdfast-api/planted` has some)
     #[arg(long, value_name = "NAME")]
     planted: Option<String>,
+    /// A crash point, at which a node loses its power in each episode (in such a build)
+    #[arg(long, value_name = "NAME", conflicts_with = "flap")]
+    crash: Option<String>,
     /// Stop at the first seed that fails
     #[arg(long)]
     until_found: bool,
@@ -111,6 +115,9 @@ fn many(cli: &Cli) -> anyhow::Result<ExitCode> {
     if let Some(planted) = &cli.planted {
         arguments.extend(["--planted".to_owned(), planted.clone()]);
     }
+    if let Some(crash) = &cli.crash {
+        arguments.extend(["--crash".to_owned(), crash.clone()]);
+    }
     if let Some(flap) = cli.flap.and_then(|flap| flap.to_possible_value()) {
         let (flap, times) = (flap.get_name().to_owned(), cli.times.to_string());
         arguments.extend(["--flap".to_owned(), flap, "--times".to_owned(), times]);
@@ -140,7 +147,7 @@ fn one(seed: u64, cli: &Cli) -> anyhow::Result<ExitCode> {
     };
     let flaps = cli.flap.map(|flap| Flaps { flap, times: cli.times });
     let options = Options { seed, episodes: cli.episodes, syncs_lie: cli.syncs_lie, flaps };
-    let report = simulate(options, Journal::new(out))?;
+    let report = simulate(options, cli.crash.clone(), Journal::new(out))?;
     let known = |violation: &&Violation| !matches!(violation, Violation::Unknown { .. });
     let verdict = match report.violations.iter().find(known) {
         Some(_) => "fail",
@@ -166,7 +173,7 @@ fn one(seed: u64, cli: &Cli) -> anyhow::Result<ExitCode> {
 }
 
 /// Simulates on a new thread: keys of hash maps are drawn once for each thread.
-fn simulate(options: Options, journal: Journal) -> anyhow::Result<Report> {
+fn simulate(options: Options, crash: Option<String>, journal: Journal) -> anyhow::Result<Report> {
     let panics: Arc<Mutex<Vec<String>>> = Arc::default();
     let (noted, noting) = (panics.clone(), journal.clone());
     std::panic::set_hook(Box::new(move |panic| {
@@ -185,12 +192,12 @@ fn simulate(options: Options, journal: Journal) -> anyhow::Result<Report> {
             .with_ansi(false)
             .with_writer(journal.clone())
             .finish();
-        let report =
-            tracing::subscriber::with_default(logged, || Simulation::run(options, journal));
+        let run = || Simulation::run(options, crash.as_deref(), journal);
+        let report = tracing::subscriber::with_default(logged, run);
         (report, threads())
     })?;
     let (mut report, threads) = match simulated.join() {
-        Ok(ended) => ended,
+        Ok((report, threads)) => (report.map_err(anyhow::Error::msg)?, threads),
         Err(_) => anyhow::bail!("the simulation panicked: {:?}", panics.lock()),
     };
     // This one, and the simulated one.

@@ -15,6 +15,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
 
 use crate::checks::{Checks, Disks, Subject};
+use crate::crashes::Crashes;
 use crate::faults::Fault;
 use crate::flaps::Flaps;
 use crate::history;
@@ -34,7 +35,7 @@ const FOUNDING_MAX: u64 = 10_000;
 /// Longest time, after the last fault, until all is well again.
 const RECOVERY_MAX: u64 = 30_000;
 /// Milliseconds from a process's end to its restart.
-const RESTART_MS: u64 = 500;
+pub const RESTART_MS: u64 = 500;
 /// How long all is well before a fault that is to spare the leader.
 const CALM_MS: u64 = 1_600;
 /// How often logs and states are compared.
@@ -64,7 +65,7 @@ pub struct Machine {
     plan: Plan,
     boots: u64,
     /// When it is to be started, while it is down.
-    starts_at: Option<u64>,
+    pub starts_at: Option<u64>,
     /// It does not come back: it was replaced, or its disk is damaged.
     gone: bool,
 }
@@ -112,6 +113,8 @@ pub struct Simulation {
     pub records: Records,
     /// A link whose connections are reset repeatedly.
     pub flapping: Option<(HostId, HostId)>,
+    /// The crash point of this seed.
+    pub crash_point: Option<Crashes>,
     /// A bit of a disk was flipped, and a node was replaced: each once.
     pub flipped: bool,
     replaced: bool,
@@ -134,6 +137,7 @@ impl Simulation {
             nodes: BTreeMap::new(),
             records: Records::default(),
             flapping: None,
+            crash_point: None,
             flipped: false,
             replaced: false,
             orders: None,
@@ -145,9 +149,14 @@ impl Simulation {
         }
     }
 
-    /// Runs a seed to its end.
-    pub fn run(options: Options, journal: Journal) -> Report {
+    /// Runs a seed to its end, with nodes that end at a crash point if one is named.
+    pub fn run(options: Options, crash: Option<&str>, journal: Journal) -> Result<Report, String> {
         let mut simulation = Simulation::new(options, journal);
+        if let Some(point) = crash {
+            let (seed, network) = (simulation.random.random(), simulation.network.clone());
+            let crashes = Crashes::at(point, seed, network, simulation.journal.clone())?;
+            simulation.crash_point = Some(crashes);
+        }
         simulation.found();
         if simulation.checks.violations.is_empty() {
             match options.flaps {
@@ -156,7 +165,7 @@ impl Simulation {
             }
             simulation.recover();
         }
-        simulation.end()
+        Ok(simulation.end())
     }
 
     fn machine(&mut self, id: HostId) -> &mut Host {
@@ -202,6 +211,7 @@ impl Simulation {
                 self.steps(CALM_MS);
             }
             let before = self.calm_leader(&faults);
+            self.arm();
             for fault in &faults {
                 self.faults.push(format!("{} {fault:?}", self.now));
                 self.harm(*fault);
@@ -221,7 +231,8 @@ impl Simulation {
 
     /// The leader, if these faults leave it alone and all is well before them.
     fn calm_leader(&self, faults: &[Fault]) -> Option<(u64, NodeId)> {
-        let spared = matches!(faults, [fault] if fault.spares_leader());
+        let is_crashing = self.crash_point.is_some();
+        let spared = !is_crashing && matches!(faults, [fault] if fault.spares_leader());
         let well = self.members().iter().all(|node| self.nodes[node].slot.node().is_some());
         let leaders: Vec<_> =
             self.members().iter().filter_map(|node| self.follows(*node)).collect();
@@ -360,11 +371,12 @@ impl Simulation {
         let answered = record.calls.iter().filter(|call| call.answered.is_some()).count();
         let (replayed, snapshot) = self.checks.seen();
         let summary = format!(
-            "{} ms, {} entries, {} leaders, {} crashes, {replayed} replays, snapshot {snapshot}, {} calls, {answered} answered, {} generations",
+            "{} ms, {} entries, {} leaders, {} crashes{}, {replayed} replays, snapshot {snapshot}, {} calls, {answered} answered, {} generations",
             self.now,
             self.checks.entries(),
             self.checks.leaders(),
             self.crashes,
+            self.crash_point.as_ref().map_or_else(String::new, Crashes::told),
             record.calls.len(),
             record.advanced.len(),
         );
@@ -392,6 +404,7 @@ impl Simulation {
         for (id, host) in &mut self.machines {
             host.pass(touched.contains(id));
         }
+        self.bury_crashed();
         self.bury();
         let subjects = self.subjects();
         let disk = |(id, node): (&NodeId, &Machine)| (*id, node.disk.clone());
@@ -458,6 +471,7 @@ impl Simulation {
             starts_at: None,
             gone: false,
         };
+        self.crash_point.iter().for_each(|point| point.add(id, machine.disk.clone()));
         self.nodes.insert(id, machine);
         self.start_node(id);
     }

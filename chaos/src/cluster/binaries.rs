@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 #[cfg(feature = "planted")]
@@ -45,6 +46,15 @@ pub fn with_descriptors(command: &Command, most: usize) -> Command {
     let mut limited = without_settings(Path::new("prlimit"));
     limited.arg(format!("--nofile={most}")).arg(command.get_program()).args(command.get_args());
     limited
+}
+
+/// The same command, for a process whose monotonic clock is so far ahead.
+pub fn with_clock_ahead(command: &Command, ahead: Duration) -> Command {
+    let mut shifted = without_settings(Path::new("unshare"));
+    let seconds = ahead.as_secs().to_string();
+    shifted.args(["--time", "--monotonic", &seconds, "--boottime", &seconds]);
+    shifted.arg(command.get_program()).args(command.get_args());
+    shifted
 }
 
 /// A command whose environment holds none of Holdfast's variables.

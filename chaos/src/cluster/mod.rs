@@ -4,7 +4,9 @@
 //! | --- | --- |
 //! | `agents` | agents beside the nodes |
 //! | [`jobs`] | jobs of ranks beside them |
+//! | [`backup`] | backups, and clusters that are restored from them |
 //! | [`binaries`] | where the programs are |
+//! | `crash` | nodes that end at a crash point, in builds that have them |
 //! | [`containers`] | a cluster of containers, in the place of processes |
 //! | [`disks`] | a file system for each node |
 //! | [`process`] | a child, and how it is distinguished from others |
@@ -16,8 +18,11 @@
 //! | [`state`] | what a run has made on this machine, and how that is undone |
 
 mod agents;
+pub mod backup;
 pub mod binaries;
 pub mod containers;
+#[cfg(feature = "planted")]
+pub mod crash;
 pub mod disks;
 pub mod http;
 pub mod jobs;
@@ -60,7 +65,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(30);
 
 /// Log entries after which a node makes a snapshot: a short run sees some.
-const SNAPSHOT_ENTRIES: &str = "500";
+const SNAPSHOT_ENTRIES: u64 = 500;
 
 /// Scrub interval of nodes whose disks are damaged.
 const SCRUB_EVERY: &str = "2s";
@@ -74,6 +79,22 @@ pub struct Surroundings {
     pub disks: bool,
     /// That they look often for damage on their disks.
     pub scrub: bool,
+    /// Log entries after which they make a snapshot, and that they keep before it, if not
+    /// the usual ones.
+    pub entries: Option<(u64, u64)>,
+}
+
+/// What is different about one start of a node.
+#[derive(Debug, Clone, Default)]
+pub struct Start {
+    /// How many descriptors it may have.
+    pub descriptors: Option<usize>,
+    /// How far its monotonic clock is ahead of that of the machine.
+    pub clock_ahead: Option<Duration>,
+    /// Log entries after which it makes a snapshot.
+    pub snapshot_entries: Option<u64>,
+    /// A variable of its environment.
+    pub variable: Option<(&'static str, String)>,
 }
 
 /// Nodes, each with a data folder and an address of its own.
@@ -196,11 +217,11 @@ impl Cluster {
 
     /// Starts a node. It is not waited for.
     pub fn launch(&mut self, id: NodeId) -> anyhow::Result<()> {
-        self.launch_with(id, None)
+        self.launch_with(id, Start::default())
     }
 
-    /// Starts a node that may have so many descriptors.
-    pub fn launch_with(&mut self, id: NodeId, descriptors: Option<usize>) -> anyhow::Result<()> {
+    /// Starts a node in this way.
+    pub fn launch_with(&mut self, id: NodeId, start: Start) -> anyhow::Result<()> {
         let log = self.log(id);
         let node = self.nodes.get(&id).with_context(|| format!("there is no node {id}"))?;
         anyhow::ensure!(node.slot.is_empty(), "node {id} runs already");
@@ -208,7 +229,12 @@ impl Cluster {
         command.arg("serve").args(["--node-id", &id.to_string()]);
         command.arg("--data-dir").arg(self.data_dir(id));
         command.args(["--listen", &node.address]).args(&node.place);
-        command.args(["--snapshot-entries", SNAPSHOT_ENTRIES]);
+        let usual = self.surroundings.entries.map_or(SNAPSHOT_ENTRIES, |(made, _)| made);
+        let made = start.snapshot_entries.unwrap_or(usual);
+        command.args(["--snapshot-entries", &made.to_string()]);
+        if let Some((_, kept)) = self.surroundings.entries {
+            command.args(["--entries-kept", &kept.to_string()]);
+        }
         command.args(["--disk-reserve", "16MiB", "--memory-reserve", "16MiB"]);
         if self.surroundings.scrub {
             command.args(["--scrub-every", SCRUB_EVERY]);
@@ -216,14 +242,22 @@ impl Cluster {
         if self.network.is_some() {
             command.arg("--insecure");
         }
-        let command = match descriptors {
+        let command = match start.descriptors {
             Some(most) => binaries::with_descriptors(&command, most),
             None => command,
         };
-        let command = match &self.network {
+        let command = match start.clock_ahead {
+            Some(ahead) => binaries::with_clock_ahead(&command, ahead),
+            None => command,
+        };
+        let mut command = match &self.network {
             Some(network) => network.inside(id, &command),
             None => command,
         };
+        // Last, so that it reaches the node through whatever starts it.
+        if let Some((name, value)) = start.variable {
+            command.env(name, value);
+        }
         let process = Process::start(command, &log)?;
         self.state.started(process.identity())?;
         self.node_mut(id)?.slot.fill(process);
@@ -239,14 +273,26 @@ impl Cluster {
     ) -> anyhow::Result<Option<ExitStatus>> {
         let folder = self.data_dir(id);
         std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let end = self.launch_unfit(id, time_max).await?;
+        // It is deleted again when the node is removed.
+        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        Ok(end)
+    }
+
+    /// Starts a node that may have to refuse, and waits for its end; none if it is ready
+    /// before that, or keeps running.
+    pub async fn launch_unfit(
+        &mut self,
+        id: NodeId,
+        time_max: Duration,
+    ) -> anyhow::Result<Option<ExitStatus>> {
         self.launch(id)?;
         self.node_mut(id)?.slot.may_end();
+        let address = self.address(id)?.to_owned();
         let began = Instant::now();
-        while began.elapsed() < time_max {
+        while began.elapsed() < time_max && !http::is_ready(&address).await {
             if let Some(end) = self.end_of(id) {
                 self.note_end(id, end);
-                // It is deleted again when the node is removed.
-                std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
                 return Ok(Some(end));
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -521,14 +567,25 @@ impl Cluster {
 
     /// Adds a new node and gives it its vote.
     pub async fn grow(&mut self) -> anyhow::Result<NodeId> {
+        let id = self.insert_new()?;
+        self.launch(id)?;
+        self.admit(id).await?;
+        Ok(id)
+    }
+
+    /// A place for a node that is to join the others.
+    fn insert_new(&mut self) -> anyhow::Result<NodeId> {
         let known = self.addresses().join(",");
         let id = self.insert()?;
         self.node_mut(id)?.place = ["--join".to_owned(), known];
-        self.launch(id)?;
+        Ok(id)
+    }
+
+    /// Makes a new node that runs a member, and gives it its vote.
+    async fn admit(&mut self, id: NodeId) -> anyhow::Result<()> {
         let address = self.address(id)?.to_owned();
         self.administer(Admin::AddNode { node: id, address }).await?;
-        self.administer(Admin::PromoteNode { node: id }).await?;
-        Ok(id)
+        self.administer(Admin::PromoteNode { node: id }).await
     }
 
     /// Removes a node for ever, and what it keeps.

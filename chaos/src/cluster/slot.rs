@@ -1,5 +1,6 @@
 //! The place of a program that is broken: it runs, is paused, or is down.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub(super) struct Slot {
     is_paused: bool,
     /// Whether a fault may end it, as a node does that cannot go on and reports why.
     may_end: bool,
+    /// Whether it may end itself by SIGKILL.
+    may_crash: bool,
 }
 
 /// Exit code of a program that cannot go on.
@@ -31,13 +34,19 @@ const FAILED: i32 = 1;
 impl Slot {
     /// Empty, for the program of this name.
     pub(super) fn new(name: String) -> Slot {
-        Slot { name, process: None, is_paused: false, may_end: false }
+        Slot { name, process: None, is_paused: false, may_end: false, may_crash: false }
     }
 
     /// It runs from here on.
     pub(super) fn fill(&mut self, process: Process) {
         self.process = Some(process);
-        (self.is_paused, self.may_end) = (false, false);
+        (self.is_paused, self.may_end, self.may_crash) = (false, false, false);
+    }
+
+    /// Allows it to end itself by SIGKILL, until it is started again.
+    #[cfg(feature = "planted")]
+    pub(super) fn may_crash(&mut self) {
+        self.may_crash = true;
     }
 
     /// Allows a fault to end it, until the fault is over or it is started again.
@@ -47,7 +56,8 @@ impl Slot {
 
     /// Whether a fault may have ended it with this status.
     pub(super) fn ended_of_fault(&self, end: ExitStatus) -> bool {
-        self.may_end && end.code() == Some(FAILED)
+        (self.may_end && end.code() == Some(FAILED))
+            || (self.may_crash && end.signal() == Some(Signal::SIGKILL as i32))
     }
 
     /// The fault is over, and the program is well.

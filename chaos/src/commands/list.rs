@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{ContentArrangement, Table, presets};
+#[cfg(feature = "planted")]
+use holdfast_api::crash::Point;
 use holdfast_chaos::judge::Checker;
 use holdfast_chaos::nemesis::Nemesis;
 use holdfast_chaos::nemesis::group::{self, Group};
@@ -38,6 +40,9 @@ struct Listed {
     /// Those that cannot be there at the same time.
     excluded_pairs: Vec<Excluded>,
     checkers: Vec<ListedChecker>,
+    /// Points at which processes can be ended: none in a build without them.
+    #[cfg(feature = "planted")]
+    crash_points: Vec<ListedPoint>,
 }
 
 #[derive(Debug, Serialize)]
@@ -68,6 +73,14 @@ struct ListedChecker {
     proves: &'static str,
 }
 
+#[cfg(feature = "planted")]
+#[derive(Debug, Serialize)]
+struct ListedPoint {
+    name: &'static str,
+    /// The step before or after it.
+    step: &'static str,
+}
+
 /// Prints it.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let permitted = Permitted::find();
@@ -89,6 +102,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         pairs: Group::pairs().iter().map(ToString::to_string).collect(),
         excluded_pairs: excluded(),
         checkers: Checker::ALL.map(checker).into(),
+        #[cfg(feature = "planted")]
+        crash_points: Point::all()
+            .map(|point| ListedPoint { name: point.as_str(), step: point.step.about() })
+            .collect(),
     };
     match arguments.output {
         Output::Json => print(serde_json::to_string_pretty(&listed)?),
@@ -131,6 +148,14 @@ fn print_tables(listed: &Listed) {
     let mut excluded = table(&["PAIRS THAT CANNOT BE", "WHY"]);
     for (why, count) in reasons {
         excluded.add_row([&count.to_string(), why]);
+    }
+    #[cfg(feature = "planted")]
+    {
+        let mut points = table(&["CRASH POINT", "THE STEP BEFORE OR AFTER IT"]);
+        for it in &listed.crash_points {
+            points.add_row([it.name, it.step]);
+        }
+        print(format!("{points}\n"));
     }
     let pairs = listed.pairs.join("\n");
     print(format!(

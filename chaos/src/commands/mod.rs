@@ -6,6 +6,8 @@ use std::io::Write;
 pub(crate) mod attach;
 pub(crate) mod check;
 pub(crate) mod compose;
+#[cfg(feature = "planted")]
+pub(crate) mod crash;
 pub(crate) mod heal;
 pub(crate) mod list;
 mod load;

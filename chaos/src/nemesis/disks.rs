@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 use super::nodes::{kill_all, names};
 use super::{Injected, Stage, Wound};
 use crate::clock;
-use crate::cluster::http;
+use crate::cluster::{Start, http};
 
 /// Longer than a leader without room leads on.
 const FULL: Duration = Duration::from_secs(12);
@@ -29,6 +30,17 @@ const ERROR_TIME_MAX: Duration = Duration::from_secs(8);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Damage may be in a file that is deleted before the scrub reads it.
 const FLIPS_MAX: u32 = 3;
+/// The ending of a snapshot's name.
+const SNAPSHOT: &str = ".snap";
+/// A snapshot that is being written.
+const PART: &str = ".part";
+/// Log entries after which a node makes a snapshot that is to be broken.
+const OFTEN: u64 = 30;
+/// How often it is tried: most are written within a few milliseconds.
+const CUTS_MAX: u32 = 10;
+const LOOK_AT_PART_EVERY: Duration = Duration::from_millis(1);
+/// More log entries than a run makes.
+const NEVER: u64 = 1_000_000_000;
 /// How often a node found its disk damaged and mended it.
 const REPAIRS: &str = "holdfast_disk_repairs";
 /// A disk with less is full.
@@ -124,10 +136,66 @@ pub(super) async fn lose_power(stage: &mut Stage<'_>) -> anyhow::Result<Injected
     Ok(Injected { what, evidence, wound: Wound::Down(ids), hold, struck })
 }
 
-/// Inverts a bit of a follower's newest file of a kind, and waits until the scrub has
-/// found it and rewritten the file.
-pub(super) async fn flip(kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+/// Inverts a bit of a follower's newest log, which has to be mended.
+pub(super) async fn flip_log(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let id = stage.follower().await?;
+    flip(id, ".log", stage).await
+}
+
+/// The same of its snapshot. It makes no other one meanwhile: that would take the place of
+/// the damaged one before the scrub reads it.
+pub(super) async fn flip_snapshot(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let id = stage.follower().await?;
+    let (folder, began) = (stage.cluster.data_dir(id), Instant::now());
+    for snapshot_entries in [OFTEN, NEVER] {
+        stage.cluster.stop(id).await?;
+        let start = Start { snapshot_entries: Some(snapshot_entries), ..Start::default() };
+        stage.cluster.launch_with(id, start)?;
+        stage.settle().await?;
+        while newest(&folder, SNAPSHOT).is_none() && began.elapsed() < FILE_TIME_MAX {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+    let injected = flip(id, SNAPSHOT, stage).await?;
+    stage.cluster.stop(id).await?;
+    stage.cluster.launch(id)?;
+    Ok(injected)
+}
+
+/// Ends a node while it writes a snapshot: a part of it is left, and does no harm.
+pub(super) async fn cut_snapshot(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let id = stage.follower().await?;
+    let folder = stage.cluster.data_dir(id);
+    let struck = Some(clock::now());
+    let often = || Start { snapshot_entries: Some(OFTEN), ..Start::default() };
+    let mut evidence = None;
+    for _ in 0..CUTS_MAX {
+        stage.cluster.kill(id).await?;
+        stage.cluster.launch_with(id, often())?;
+        stage.settle().await?;
+        let began = Instant::now();
+        while newest(&folder, PART).is_none() && began.elapsed() < FILE_TIME_MAX {
+            tokio::time::sleep(LOOK_AT_PART_EVERY).await;
+        }
+        let killed = stage.cluster.kill(id).await?.signal() == Some(9);
+        let part = newest(&folder, PART).and_then(|path| Some(fs::metadata(path).ok()?.len()));
+        evidence = part.filter(|_| killed).map(|bytes| {
+            format!("it ended by signal 9, and {bytes} bytes of a snapshot were left")
+        });
+        stage.cluster.launch_with(id, often())?;
+        if evidence.is_some() {
+            break;
+        }
+    }
+    let what = format!("killed node {id} while it wrote a snapshot");
+    stage.settle().await?;
+    stage.cluster.stop(id).await?;
+    Ok(Injected { what, evidence, wound: Wound::Down(vec![id]), hold: DOWN, struck })
+}
+
+/// Inverts a bit of a node's newest file of a kind, and waits until the scrub has found it
+/// and rewritten the file.
+async fn flip(id: NodeId, kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let address = stage.cluster.address(id)?.to_owned();
     let folder = stage.cluster.data_dir(id);
     let struck = Some(clock::now());
@@ -164,7 +232,7 @@ pub(super) async fn flip(kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<In
 }
 
 /// The file below a folder that was changed last, of this kind and not empty.
-fn newest(folder: &Path, kind: &str) -> Option<PathBuf> {
+pub(super) fn newest(folder: &Path, kind: &str) -> Option<PathBuf> {
     let mut found: Option<(SystemTime, PathBuf)> = None;
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -186,7 +254,7 @@ fn newest(folder: &Path, kind: &str) -> Option<PathBuf> {
 }
 
 /// A bit that was inverted.
-struct Flipped {
+pub(super) struct Flipped {
     path: PathBuf,
     at: u64,
     byte: u8,
@@ -194,7 +262,7 @@ struct Flipped {
 
 impl Flipped {
     /// In the middle of what the file holds: zeros at its end are not yet content.
-    fn make(path: PathBuf) -> anyhow::Result<Flipped> {
+    pub(super) fn make(path: PathBuf) -> anyhow::Result<Flipped> {
         let bytes = fs::read(&path)?;
         let content = bytes.iter().rposition(|byte| *byte != 0).context("it is empty")? + 1;
         let at = content / 2;

@@ -140,7 +140,12 @@ fn kind(nemesis: Nemesis) -> Kind {
         | FolderDeleted
         | Resize
         | BitFlipLog
-        | BitFlipSnapshot => Kind::Deed,
+        | BitFlipSnapshot
+        | SnapshotCut
+        | ClockAhead
+        | BackupRestore => Kind::Deed,
+        #[cfg(feature = "planted")]
+        Crash(_) => Kind::Deed,
         KillClients | Garbage => Kind::Instant,
         AgentKill | AgentPause | AgentPauseBriefly => Kind::Agent,
         // It leaves no process running: it comes last.

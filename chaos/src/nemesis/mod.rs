@@ -6,12 +6,17 @@
 //! | --- | --- |
 //! | `nodes` | processes killed, paused, restarted, starved |
 //! | `agents` | agents killed and paused |
+//! | `backups` | a backup under load, restored |
+//! | `crashes` | nodes that end at a crash point, in builds that have them |
 //! | `disks` | disks that are full, stall, lose a bit, or what was not synced |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
 //! | [`group`] | which faults may be there at the same time |
 //! | `wires` | partitions, loss, resets, slow links, on a network of their own |
 
 mod agents;
+mod backups;
+#[cfg(feature = "planted")]
+pub(crate) mod crashes;
 mod disks;
 pub mod group;
 mod members;
@@ -77,6 +82,12 @@ pub enum Nemesis {
     BitFlipLog,
     /// A bit of a follower's snapshot is inverted.
     BitFlipSnapshot,
+    /// SIGKILL of a node while it writes a snapshot.
+    SnapshotCut,
+    /// A node runs, and leads, whose clock is a day ahead.
+    ClockAhead,
+    /// A backup made under load, and restored.
+    BackupRestore,
     /// The file system of a node fails, and can only be read.
     DiskError,
     /// A node comes back under its id, without its data folder.
@@ -85,6 +96,9 @@ pub enum Nemesis {
     HandOverToFrozen,
     /// SIGSTOP of an agent for less than its lease.
     AgentPauseBriefly,
+    /// A node ends at a crash point.
+    #[cfg(feature = "planted")]
+    Crash(holdfast_api::crash::Point),
     /// The leader is cut off from all other nodes, in both directions.
     LeaderAlone,
     /// A minority of the nodes is cut off.
@@ -191,7 +205,7 @@ impl Stage<'_> {
 
 impl Nemesis {
     /// All kinds of faults.
-    pub const ALL: [Nemesis; 42] = [
+    pub const ALL: [Nemesis; 45] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -214,6 +228,9 @@ impl Nemesis {
         Nemesis::PowerLoss,
         Nemesis::BitFlipLog,
         Nemesis::BitFlipSnapshot,
+        Nemesis::SnapshotCut,
+        Nemesis::ClockAhead,
+        Nemesis::BackupRestore,
         Nemesis::DiskError,
         Nemesis::FolderDeleted,
         Nemesis::HandOverToFrozen,
@@ -261,10 +278,15 @@ impl Nemesis {
             Nemesis::PowerLoss => "power-loss",
             Nemesis::BitFlipLog => "bit-flip-log",
             Nemesis::BitFlipSnapshot => "bit-flip-snapshot",
+            Nemesis::SnapshotCut => "snapshot-cut",
+            Nemesis::ClockAhead => "clock-ahead",
+            Nemesis::BackupRestore => "backup-restore",
             Nemesis::DiskError => "disk-error",
             Nemesis::FolderDeleted => "folder-deleted",
             Nemesis::HandOverToFrozen => "hand-over-to-frozen",
             Nemesis::AgentPauseBriefly => "agent-pause-briefly",
+            #[cfg(feature = "planted")]
+            Nemesis::Crash(point) => point.as_str(),
             Nemesis::LeaderAlone => "leader-alone",
             Nemesis::Minority => "minority",
             Nemesis::Ring => "ring",
@@ -321,6 +343,13 @@ impl Nemesis {
             Nemesis::BitFlipSnapshot => {
                 "a bit of a running follower's newest snapshot is inverted, and has to be mended"
             }
+            Nemesis::SnapshotCut => "SIGKILL of a node while it writes a snapshot",
+            Nemesis::ClockAhead => {
+                "a node restarted with a monotonic clock that is a day ahead, and made the leader"
+            }
+            Nemesis::BackupRestore => {
+                "a backup made under load, and restored into a cluster that must hold what was acknowledged"
+            }
             Nemesis::DiskError => {
                 "the file system of a node reports an error, and can only be read until it is checked"
             }
@@ -329,6 +358,8 @@ impl Nemesis {
             }
             Nemesis::HandOverToFrozen => "leadership is handed to a node that is stopped",
             Nemesis::AgentPauseBriefly => "SIGSTOP of an agent for 1 s, below its lease",
+            #[cfg(feature = "planted")]
+            Nemesis::Crash(point) => point.step.about(),
             Nemesis::LeaderAlone => "the leader hears and reaches no other node",
             Nemesis::Minority => "a minority of the nodes is cut off from the others",
             Nemesis::Ring => "majorities that overlap: no node sees all others",
@@ -356,6 +387,7 @@ impl Nemesis {
     pub fn needs(self) -> &'static str {
         match self {
             Nemesis::Descriptors => "prlimit",
+            Nemesis::ClockAhead => "root, unshare --time (Linux 5.6)",
             _ if self.is_on_agent() => "a workload through agents",
             _ if self.is_on_disk() => "root, mkfs.ext4, mount, fsfreeze",
             Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => "root, ip, nft, tc netem",
@@ -369,7 +401,10 @@ impl Nemesis {
 
     /// The one of this name.
     pub fn named(name: &str) -> Option<Nemesis> {
-        Nemesis::ALL.into_iter().find(|nemesis| nemesis.as_str() == name)
+        let found = Nemesis::ALL.into_iter().find(|nemesis| nemesis.as_str() == name);
+        #[cfg(feature = "planted")]
+        let found = found.or_else(|| holdfast_api::crash::Point::named(name).map(Nemesis::Crash));
+        found
     }
 
     /// Whether the nodes must be on a network of their own.
@@ -402,6 +437,9 @@ impl Nemesis {
             return (!found)
                 .then(|| "prlimit is missing (Debian: apt install util-linux)".to_owned());
         }
+        if self == Nemesis::ClockAhead {
+            return nodes::no_clocks();
+        }
         if self.is_on_disk() {
             return permitted.no_disks.clone();
         }
@@ -429,9 +467,14 @@ impl Nemesis {
             Nemesis::DiskFull => disks::fill(stage).await,
             Nemesis::DiskStall => disks::stall(stage).await,
             Nemesis::PowerLoss => disks::lose_power(stage).await,
-            Nemesis::BitFlipLog => Box::pin(disks::flip(".log", stage)).await,
-            Nemesis::BitFlipSnapshot => Box::pin(disks::flip(".snap", stage)).await,
+            Nemesis::BitFlipLog => Box::pin(disks::flip_log(stage)).await,
+            Nemesis::BitFlipSnapshot => Box::pin(disks::flip_snapshot(stage)).await,
+            Nemesis::SnapshotCut => Box::pin(disks::cut_snapshot(stage)).await,
+            Nemesis::ClockAhead => Box::pin(members::clock_ahead(stage)).await,
+            Nemesis::BackupRestore => Box::pin(backups::restore(stage)).await,
             Nemesis::DiskError => disks::fail(stage).await,
+            #[cfg(feature = "planted")]
+            Nemesis::Crash(point) => Box::pin(crashes::crash(point, stage)).await,
             Nemesis::FolderDeleted => Box::pin(members::without_folder(stage)).await,
             Nemesis::HandOverToFrozen => Box::pin(members::hand_over_to_frozen(stage)).await,
             Nemesis::AgentKill => agents::kill(stage).await,

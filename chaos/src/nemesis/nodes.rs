@@ -1,6 +1,7 @@
 //! Processes killed, paused, restarted and starved.
 
 use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use holdfast_api::NodeId;
@@ -11,8 +12,9 @@ use tokio::net::TcpStream;
 
 use super::{Injected, Nemesis, Stage, Wound};
 use crate::clock;
-use crate::cluster::http;
+use crate::cluster::binaries::with_clock_ahead;
 use crate::cluster::tcpstore::{MAGIC, op};
+use crate::cluster::{Start, http};
 
 const DOWN: Duration = Duration::from_millis(1_500);
 /// A leader: it comes back before the next one is elected, or after that.
@@ -139,6 +141,17 @@ async fn rolling_restart(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     Ok(Injected { what, evidence, wound: Wound::Healed, hold: Duration::ZERO, struck: None })
 }
 
+/// Why a node cannot have a clock of its own; none if it can.
+pub(super) fn no_clocks() -> Option<String> {
+    let mut command = with_clock_ahead(&Command::new("true"), Duration::from_secs(1));
+    let why = match command.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => return None,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Some(format!("no process can have a clock of its own: unshare --time: {why}"))
+}
+
 async fn kill_clients(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let killed = stage.shared.kill_half().await;
     let evidence = (killed > 0).then(|| format!("{killed} clients lost a call"));
@@ -192,7 +205,8 @@ async fn garbage(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
 async fn starve(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let id = stage.any()?;
     stage.cluster.kill(id).await?;
-    stage.cluster.launch_with(id, Some(DESCRIPTORS))?;
+    let start = Start { descriptors: Some(DESCRIPTORS), ..Start::default() };
+    stage.cluster.launch_with(id, start)?;
     stage.cluster.wait_alive(id).await?;
     if stage.led.is_none() {
         stage.cluster.wait_healthy().await?;

@@ -19,7 +19,7 @@ use super::{ClientDescription, Description, FaultRecord, NodeDescription};
 use crate::clock;
 use crate::cluster::binaries::Binaries;
 use crate::cluster::jobs::{DRIVER, RANK};
-use crate::cluster::{Cluster, Surroundings};
+use crate::cluster::{Cluster, Surroundings, backup};
 use crate::nemesis::group::Group;
 use crate::nemesis::{Nemesis, Stage};
 use crate::recording::{DESCRIPTION, JOBS};
@@ -39,7 +39,7 @@ const CLIENTS_END_MAX: Duration = Duration::from_secs(40);
 /// Pause of a rank of a job between two calls.
 const JOB_PAUSE: Duration = Duration::from_millis(200);
 /// The job of a run's keys.
-const JOB: &str = "chaos";
+pub(crate) const JOB: &str = "chaos";
 /// Agents of a run that takes some.
 const AGENTS: usize = 2;
 
@@ -53,13 +53,20 @@ pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<
         (_, true) => 2,
         _ => 1,
     };
-    let binaries = Binaries::find(plan.binaries.as_deref(), &programs[..taken])?;
     let any = |is: fn(Nemesis) -> bool| plan.nemeses.iter().any(|(group, _)| group.any(is));
+    let mut programs = programs[..taken].to_vec();
+    if any(|it| it == Nemesis::BackupRestore) {
+        programs.push(backup::PROGRAM);
+    }
+    let binaries = Binaries::find(plan.binaries.as_deref(), &programs)?;
     let surroundings = Surroundings {
         network: any(Nemesis::is_on_network),
         disks: any(Nemesis::is_on_disk),
         scrub: any(Nemesis::damages),
+        entries: None,
     };
+    #[cfg(feature = "planted")]
+    let surroundings = crate::nemesis::crashes::surroundings(&plan.crash_points(), surroundings);
     let mut signals = Signals::listen()?;
     let cluster = async {
         let mut cluster = Cluster::start(binaries, plan.nodes, surroundings).await?;

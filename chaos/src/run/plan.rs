@@ -54,6 +54,17 @@ impl Plan {
         Duration::from_secs(1).mul_f64(clients as f64 / f64::from(self.rate.max(1)))
     }
 
+    /// The crash points at which nodes are to end.
+    #[cfg(feature = "planted")]
+    pub(super) fn crash_points(&self) -> Vec<holdfast_api::crash::Point> {
+        let faults = self.nemeses.iter().flat_map(|(group, _)| group.faults());
+        let point = |nemesis: &Nemesis| match nemesis {
+            Nemesis::Crash(point) => Some(*point),
+            _ => None,
+        };
+        faults.filter_map(point).collect()
+    }
+
     /// The names of its workloads.
     pub fn workload_names(&self) -> Vec<&'static str> {
         self.workloads.iter().map(|workload| workload.as_str()).collect()

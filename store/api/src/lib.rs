@@ -33,7 +33,7 @@
 //! | [`hold`] | rounds that are held: communicators, locks |
 //! | [`stream`] | what a client and a node say to each other |
 //! | [`frame`] | frames as bytes, for all streams |
-//! | [`mod@planted`] | defects of test builds |
+//! | [`mod@planted`], [`crash`] | defects and crash points of test builds |
 //! | [`problem`] | errors: code, retryable, outcome |
 //! | [`routes`] | paths and headers of the HTTP surface |
 //! | [`token`] | the shared bearer token, and the file that holds it |
@@ -55,6 +55,7 @@ pub mod blob;
 pub mod blocks;
 pub mod closed;
 pub mod command;
+pub mod crash;
 pub mod event;
 pub mod fence;
 pub mod frame;

@@ -1,13 +1,14 @@
 //! `holdfast-store recover`: what a minority still holds, as a backup.
 
 use std::fs::{self, File};
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use holdfast_api::backup::{self, BackupHeader};
+use holdfast_api::crash_point;
 
 use crate::calendar;
 use crate::node::VERSION;
@@ -31,6 +32,9 @@ pub struct RecoverArgs {
 /// Writes the backup. Blocks.
 pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
     let RecoverArgs { dir, file, accept_loss } = args;
+    if file.try_exists().with_context(|| file.display().to_string())? {
+        bail!("{} is there already; name another file; nothing was written", file.display());
+    }
     let survey = Survey::of(dir)?;
     let Survey { identity, machine, .. } = &survey;
     let Some(last) = survey.last() else { bail!("{} holds nothing", dir.display()) };
@@ -68,22 +72,38 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
         log_time: machine.time(),
         taken_at_ms: calendar::now_ms(),
     };
-    // It holds every key: readable by the owner only.
-    let create = || File::options().write(true).create_new(true).mode(0o600).open(file);
-    let out = create().with_context(|| format!("making {}", file.display()))?;
-    let writing = || -> std::io::Result<()> {
-        let mut blocks = backup::begin(BufWriter::new(out), &header)?;
+    // A file of that name is whole: it gets the name when it is.
+    let mut draft = file.clone().into_os_string();
+    draft.push(".part");
+    let draft = PathBuf::from(draft);
+    let writing = || -> io::Result<()> {
+        let mut blocks = backup::begin(BufWriter::new(created(&draft)?), &header)?;
         machine.encode(&mut blocks)?;
-        blocks.finish()?.into_inner()?.sync_all()?;
+        let out = blocks.finish()?.into_inner()?;
+        crash_point!(before BackupSync);
+        out.sync_all()?;
+        crash_point!(after BackupSync);
+        fs::rename(&draft, file)?;
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        crash_point!(before BackupName);
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        crash_point!(after BackupName);
+        Ok(())
     };
     if let Err(error) = writing() {
-        // A partial backup is useless, and would block the next try.
-        let _ = fs::remove_file(file);
-        return Err(error)
-            .with_context(|| format!("writing {}; it was removed again", file.display()));
+        // A partial backup is useless.
+        let _ = fs::remove_file(&draft);
+        return Err(error).with_context(|| format!("writing {}", file.display()));
     }
     println!("wrote {}; go on with `holdfast-store restore {0} …`", file.display());
     Ok(())
+}
+
+/// A new file, in the place of one that an interrupted try has left. It will hold every
+/// key: readable by the owner only.
+fn created(draft: &Path) -> io::Result<File> {
+    match fs::remove_file(draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::options().write(true).create_new(true).mode(0o600).open(draft),
+    }
 }

@@ -4,6 +4,7 @@
 //! holds the same: a snapshot of the restored state, and the nodes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ use crate::node::VERSION;
 use crate::storage::record::{
     LogIdRecord, MembershipRecord, NodeRecord, SnapshotMetaRecord, StoredMembershipRecord,
 };
-use crate::storage::{Opened, Options, Storage};
+use crate::storage::{Opened, Options, Storage, StorageError};
 
 /// Drift allowed between hosts' clocks while trainers stop themselves, in parts
 /// per thousand.
@@ -75,7 +76,8 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
         bail!("--initial-cluster does not name this node, {}", args.node_id);
     }
     let begun = tokio::time::Instant::now();
-    let opened = Storage::open(&args.data_dir, args.node_id, Options::default())?;
+    let opened = Storage::open(&args.data_dir, args.node_id, Options::default());
+    let opened = opened.map_err(|error| hint(args.data_dir.display(), error))?;
     let Opened::Empty(empty) = opened else {
         bail!(
             "{} is the folder of a node already: choose an empty one as --data-dir; nothing was changed",
@@ -99,6 +101,18 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
     storage.close().await;
     say(&args, &header, &cluster_id, &machine, &restored);
     Ok(())
+}
+
+/// A restore that was ended leaves a folder without an owner.
+fn hint(dir: impl fmt::Display, error: StorageError) -> anyhow::Error {
+    let is_ended = matches!(error, StorageError::IdentityMissing { .. });
+    let error = anyhow::Error::new(error);
+    match is_ended {
+        true => error.context(format!(
+            "if a restore into {dir} was ended before it was done, delete that folder and run it again"
+        )),
+        false => error,
+    }
 }
 
 /// Reads and checks the whole backup.

@@ -329,7 +329,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let snapshots = self.snapshots.clone();
         let install = move || {
             let state = decode(&snapshot)?;
+            holdfast_api::crash_point!(before SnapshotInstall);
             snapshots.publish(&snapshot)?;
+            holdfast_api::crash_point!(after SnapshotInstall);
             Ok::<_, StorageError>(state)
         };
         let state = self.offload().run(install).await??;

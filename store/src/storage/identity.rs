@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-use holdfast_api::NodeId;
+use holdfast_api::{NodeId, crash_point};
 use serde::{Deserialize, Serialize};
 
 use super::error::{Advice, StorageError};
@@ -102,9 +102,14 @@ pub fn write(dir: &Path, identity: &Identity) -> Result<(), StorageError> {
         let mut file = File::create(&fresh)?;
         serde_json::to_writer_pretty(&mut file, identity)?;
         file.write_all(b"\n")?;
+        crash_point!(before IdentitySync);
         file.sync_all()?;
+        crash_point!(after IdentitySync);
         fs::rename(&fresh, &path)?;
-        sync_dir(dir)
+        crash_point!(before IdentityName);
+        sync_dir(dir)?;
+        crash_point!(after IdentityName);
+        Ok(())
     };
     replace().map_err(StorageError::io(&path, "writing it"))
 }

@@ -30,6 +30,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use holdfast_api::crash_point;
 use parking_lot::Mutex;
 use rocksdb::{
     DB, DBRecoveryMode, ErrorKind, IteratorMode, LogLevel, Options, PrefixRange, ReadOptions,
@@ -121,7 +122,10 @@ impl RocksLog {
         let mut options = options();
         options.create_if_missing(true);
         options.set_error_if_exists(true);
-        RocksLog::open_with(&options, dir, watermark)
+        crash_point!(before LogCreate);
+        let log = RocksLog::open_with(&options, dir, watermark)?;
+        crash_point!(after LogCreate);
+        Ok(log)
     }
 
     /// Opens an existing database, and refuses one that has lost data.
@@ -172,8 +176,10 @@ impl RocksLog {
         }
         new.watermark.sync()?;
         drop(new);
+        crash_point!(before RewriteName);
         fs::rename(&part, watermark.with_extension(NEW)).map_err(failed)?;
         dir.parent().map_or(Ok(()), sync_dir).map_err(failed)?;
+        crash_point!(after RewriteName);
         // The old one is not used any more.
         let reclaiming = Arc::clone(&self.reclaiming);
         let _reclaimed = reclaiming.lock();
@@ -369,17 +375,23 @@ fn replace(dir: &Path, watermark: &Path) -> io::Result<()> {
     let counts = new_watermark.try_exists()?;
     if new.try_exists()? {
         let goes = if counts { dir } else { &new };
+        crash_point!(before RewriteRemove);
         match fs::remove_dir_all(goes) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+        crash_point!(after RewriteRemove);
         if counts {
+            crash_point!(before RewriteMove);
             fs::rename(&new, dir)?;
+            crash_point!(after RewriteMove);
         }
     }
     if counts {
+        crash_point!(before RewriteSettle);
         fs::rename(&new_watermark, watermark)?;
         dir.parent().map_or(Ok(()), sync_dir)?;
+        crash_point!(after RewriteSettle);
     }
     Ok(())
 }

@@ -14,6 +14,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use holdfast_api::crash_point;
+
 use super::error::StorageError;
 
 const BYTES: usize = 12;
@@ -40,8 +42,10 @@ impl Watermark {
         let make = || -> io::Result<File> {
             let file =
                 File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+            crash_point!(before WatermarkCreate);
             file.write_all_at(&encode(0), 0)?;
             file.sync_all()?;
+            crash_point!(after WatermarkCreate);
             Ok(file)
         };
         let file = make().map_err(StorageError::io(path, "creating it"))?;
@@ -82,16 +86,23 @@ impl Watermark {
 
     /// Makes the number durable.
     pub fn sync(&self) -> Result<(), StorageError> {
-        self.file.sync_all().map_err(StorageError::io(&self.path, "making the watermark durable"))
+        crash_point!(before WatermarkSync);
+        self.file
+            .sync_all()
+            .map_err(StorageError::io(&self.path, "making the watermark durable"))?;
+        crash_point!(after WatermarkSync);
+        Ok(())
     }
 
     /// Raises the number.
     pub fn raise(&mut self, value: u64) -> Result<(), StorageError> {
         if value > self.value {
+            crash_point!(before WatermarkRaise);
             self.file
                 .write_all_at(&encode(value), 0)
                 .map_err(StorageError::io(&self.path, "raising the watermark"))?;
             self.value = value;
+            crash_point!(after WatermarkRaise);
         }
         Ok(())
     }

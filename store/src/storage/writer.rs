@@ -460,14 +460,28 @@ impl Queue {
         let Taken { batch, bytes, done, garbage } = taken;
         let entries = batch.operations.iter().filter(|o| matches!(o, Operation::Append(_))).count();
         let synced = batch.sync;
+        let steps = holdfast_api::crash_steps!(batch.operations,
+            Operation::Append(_) => Append,
+            Operation::Truncate { .. } => Truncate,
+            Operation::Purge { .. } => Purge,
+            Operation::Vote(_) => Vote,
+            Operation::Committed(_) => CommitIndex,
+            Operation::Witness { .. } => Witness,
+            Operation::Identity(_) => IdentityRecord,
+            Operation::Rewrite(_) => Rewrite,
+        );
         let writing = Writing { queue: self, begun: Instant::now() };
         let empty = batch.operations.is_empty();
         let write = || self.backend.lock().write(batch);
+        steps.before();
         let result = match by {
             _ if empty => Ok(()),
             By::Writer => write(),
             By::Caller => tokio::task::block_in_place(write),
         };
+        if result.is_ok() {
+            steps.after();
+        }
         // Note a failure before its waiters are notified.
         match &result {
             Ok(()) => {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use holdfast_api::crash_point;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::statvfs::statvfs;
 
@@ -96,9 +97,12 @@ impl SnapshotBackend for Directory {
 
     fn set_aside(&self, name: &str) -> Result<(), StorageError> {
         let path = self.place(name);
+        crash_point!(before SnapshotSetAside);
         fs::rename(&path, path.with_extension("damaged"))
             .and_then(|()| sync_dir(&self.dir))
-            .map_err(StorageError::io(&path, "setting it aside"))
+            .map_err(StorageError::io(&path, "setting it aside"))?;
+        crash_point!(after SnapshotSetAside);
+        Ok(())
     }
 
     fn place(&self, name: &str) -> PathBuf {
@@ -147,11 +151,16 @@ impl SnapshotDraft for Draft {
     }
 
     fn publish(&mut self, name: &str) -> io::Result<()> {
+        crash_point!(before SnapshotSync);
         self.file.sync_all()?;
+        crash_point!(after SnapshotSync);
         let dir = self.path.parent().expect("a draft lies in the snapshot folder");
         fs::rename(&self.path, dir.join(name))?;
         self.published = true;
-        sync_dir(dir)
+        crash_point!(before SnapshotName);
+        sync_dir(dir)?;
+        crash_point!(after SnapshotName);
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::stream;
+use holdfast_api::crash_point;
 use holdfast_machine::{DecodeError, FEATURE_LEVEL, Machine};
 use parking_lot::Mutex;
 use tokio::io::AsyncRead;
@@ -276,12 +277,18 @@ impl SnapshotStore {
         };
         let name = name_of(file.meta.last.as_ref());
         let published = SnapshotFile { image: draft.image(), ..file.clone() };
+        crash_point!(before SnapshotPublish);
         draft
             .publish(&name)
             .map_err(StorageError::io(&file.place, "giving a snapshot its name"))?;
+        crash_point!(after SnapshotPublish);
         let old = newest.replace(published);
         let old = old.map(|old| name_of(old.meta.last.as_ref())).filter(|old| *old != name);
-        old.map_or(Ok(()), |old| self.shared.backend.remove(&old))
+        let Some(old) = old else { return Ok(()) };
+        crash_point!(before SnapshotRemove);
+        self.shared.backend.remove(&old)?;
+        crash_point!(after SnapshotRemove);
+        Ok(())
     }
 
     /// A draft in this store with the bytes of a snapshot of another store.
@@ -454,7 +461,12 @@ impl SnapshotReceiver {
             return Err(StorageError::damaged(place, what));
         }
         let offload = self.store.offload();
-        let write = move || self.draft.write_all(&chunk).map(|()| self);
+        let write = move || {
+            crash_point!(before SnapshotReceive);
+            self.draft.write_all(&chunk)?;
+            crash_point!(after SnapshotReceive);
+            Ok(self)
+        };
         offload.run(write).await?.map_err(StorageError::io(place, "receiving a snapshot"))
     }
 
