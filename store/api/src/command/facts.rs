@@ -15,9 +15,7 @@ pub const FIRST_LEVEL: u32 = 1;
 /// names the run to delete.
 pub const RUNS_LEVEL: u32 = 2;
 
-/// From this level on there are leases, processes and rounds. It is open until
-/// its first release: logs and images of this level that an earlier build wrote
-/// are not read by a later one.
+/// From this level on there are leases, processes and rounds.
 pub const COORDINATION_LEVEL: u32 = 3;
 
 /// From this level on several key-value commands can travel as one.
