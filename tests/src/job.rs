@@ -70,6 +70,8 @@ impl Job {
     pub fn under_mpirun(&self, cluster: &Cluster, processes: u32, command: &[&str]) -> Command {
         let mut mpirun = binaries::without_settings("mpirun");
         mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", &processes.to_string()]);
+        // Two that begin at once would make the same folder, and one of them fail.
+        mpirun.args(["--mca", "orte_tmpdir_base"]).arg(&self.folder);
         let each = self.command(cluster, &[], command);
         mpirun.arg(each.get_program()).args(each.get_args());
         mpirun

@@ -23,6 +23,9 @@ const STALLED: Duration = Duration::from_secs(4);
 /// How long a running node may take to find damage and repair it: several times its scrub
 /// interval.
 const REPAIR_TIME_MAX: Duration = Duration::from_secs(40);
+/// How long after the damaged file has gone a repair may be counted: it is when all that
+/// takes its place was written and read back.
+const COUNT_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long a node may take to make a file of a kind.
 const FILE_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long a node may take to meet an error of its disk.
@@ -213,12 +216,17 @@ async fn flip(id: NodeId, kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<I
         };
         let Some(flipped) = flipped else { break };
         what = format!("inverted a bit of {} of node {id}", flipped.name());
-        let began = Instant::now();
-        while flipped.is_there() || repairs().await.is_some_and(|now| now > before) {
+        let (began, mut gone) = (Instant::now(), None::<Instant>);
+        loop {
             if repairs().await.is_some_and(|now| now > before) {
                 let evidence = Some(format!("node {id} wrote it anew"));
                 let wound = Wound::Healed;
                 return Ok(Injected { what, evidence, wound, hold: Duration::ZERO, struck });
+            }
+            if flipped.is_there() {
+                gone = None;
+            } else if gone.get_or_insert_with(Instant::now).elapsed() > COUNT_TIME_MAX {
+                break;
             }
             if began.elapsed() > REPAIR_TIME_MAX {
                 let text = format!("{what}, and it was still so after {REPAIR_TIME_MAX:?}");
