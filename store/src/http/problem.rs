@@ -307,7 +307,7 @@ impl utoipa::IntoResponses for AdminProblems {
     }
 }
 
-/// All responses that [`Family::references`] names, by their names.
+/// All responses that the calls refer to, by their names.
 pub fn shared_responses() -> BTreeMap<String, RefOr<Described>> {
     let described = [ANY, READ, CHANGE, ADMIN].into_iter().flat_map(|family| {
         family.statuses().into_iter().map(move |(status, meanings)| {

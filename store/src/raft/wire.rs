@@ -1,5 +1,5 @@
 //! Messages between nodes: our own structs around the records of
-//! [`super::record`], and their conversions to the consensus library's types.
+//! [`crate::storage::record`], and their conversions to the consensus library's types.
 
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult,
