@@ -12,7 +12,7 @@ use holdfast_chaos::summary::{self, Summary};
 
 use super::print;
 
-/// What clients do meanwhile.
+/// What clients do during the crash.
 const WORKLOADS: &str = "counter,session";
 /// Operations in a second.
 const RATE: &str = "150";

@@ -145,7 +145,7 @@ pub(super) async fn flip_log(stage: &mut Stage<'_>) -> anyhow::Result<Injected> 
     flip(id, ".log", stage).await
 }
 
-/// The same of its snapshot. It makes no other one meanwhile: that would take the place of
+/// The same of its snapshot. It makes no other one until then: that would take the place of
 /// the damaged one before the scrub reads it.
 pub(super) async fn flip_snapshot(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let id = stage.follower().await?;

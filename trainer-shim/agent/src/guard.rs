@@ -2,7 +2,7 @@
 //!
 //! The TCPStore protocol has no authentication, and every user of a host reaches its loopback. But
 //! the kernel knows the user that made the client's end of a connection, if that end is on this
-//! host. Whoever comes from another host cannot be asked about: only a port that listens beyond
+//! host. A client on another host cannot be asked about: only a port that listens beyond
 //! loopback has such clients.
 
 use std::io;
@@ -107,7 +107,16 @@ impl Guard {
                 false
             }
             Client::Gone => {
-                debug!(peer = %connection.peer, "closed by its client before it was admitted");
+                if let Some(left_out) = self.may_complain() {
+                    let peer = connection.peer;
+                    info!(
+                        %peer,
+                        left_out,
+                        "connection refused: its client closed it before this agent could see whose \
+                         it is, so nothing that it sent is done; let the client wait for one answer, \
+                         or start the agent with --allow-uid any"
+                    );
+                }
                 false
             }
             Client::Elsewhere => true,

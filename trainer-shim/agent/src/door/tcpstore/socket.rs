@@ -267,7 +267,7 @@ impl Task {
             self.recorder.commit()?;
             self.settled = None;
             // Before a reply leaves: its client's next bytes count.
-            let counts = self.asking.is_none() && self.connection.counts();
+            let counts = self.connection.counts();
             self.sender.took_in(self.is_taken_in, self.is_dry, counts);
             let sent = self.send();
             if !(received || started || sent) {

@@ -179,9 +179,10 @@ impl Visibility {
         })
     }
 
-    /// A connection comes. It counts once it is served.
+    /// A connection comes. It counts from here on: what its client has sent may be read later
+    /// than what another sends.
     pub fn enter(self: &Arc<Self>, stream: &Arc<TcpStream>, origin: Origin) -> Sender {
-        let (progress, seen) = watch::channel(Progress::default());
+        let (progress, seen) = watch::channel(Progress { counts: true, ..Progress::default() });
         let socket = Arc::new(Socket {
             stream: Arc::downgrade(stream),
             read: Mutex::default(),

@@ -42,7 +42,7 @@ impl Task {
         }
         // Others see from the beginning what its client wrote before.
         self.decode();
-        let counts = self.asking.is_none() && self.connection.counts();
+        let counts = self.connection.counts();
         self.sender.took_in(self.is_taken_in, false, counts);
         Ok(self)
     }

@@ -129,14 +129,13 @@ async fn a_look_waits_for_bytes_that_are_read_and_not_taken_in() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_connection_that_is_not_served_yet_or_does_not_count() {
+async fn a_connection_counts_from_its_beginning_unless_its_client_waits_for_a_reply() {
     let visibility = Visibility::new();
     let mut end = End::new(&visibility).await;
+    assert!(poll!(pin!(visibility.look())).is_ready(), "it has sent nothing");
     end.sends(3).await;
-    assert!(poll!(pin!(visibility.look())).is_ready());
-    end.sender.took_in(true, true, true);
     let mut look = pin!(visibility.look());
-    assert!(poll!(&mut look).is_pending());
+    assert!(poll!(&mut look).is_pending(), "it is not served yet");
     end.sender.took_in(false, true, false);
     assert!(poll!(&mut look).is_ready(), "its client waits for a reply");
 }
