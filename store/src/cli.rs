@@ -29,14 +29,16 @@ Examples:
 
   One of three nodes (run the like on each host):
     holdfast-store serve --node-id 1 --data-dir /var/lib/holdfast --listen 10.0.0.1:21001 \\
-      --token-file /etc/holdfast/token \\
+      --token-file /etc/holdfast/token --insecure \\
       --initial-cluster 1=10.0.0.1:21001,2=10.0.0.2:21001,3=10.0.0.3:21001
 
-  With TLS: certificates in a folder, and what each node is started with:
+  --insecure is for a network without strangers.
+
+  With TLS in its place: certificates in a folder, and what each node is started with:
     holdfast-store tls init certificates --nodes 1=10.0.0.1:21001,2=10.0.0.2:21001,3=10.0.0.3:21001
 
   A fourth node for a running cluster (with HOLDFAST_TOKEN_FILE=/etc/holdfast/token everywhere):
-    holdfast-store serve --node-id 4 --data-dir /var/lib/holdfast --listen 10.0.0.4:21001 --join 10.0.0.1:21001
+    holdfast-store serve --node-id 4 --data-dir /var/lib/holdfast --listen 10.0.0.4:21001 --insecure --join 10.0.0.1:21001
     holdfast --store 10.0.0.1:21001 node add 4 10.0.0.4:21001
     holdfast --store 10.0.0.1:21001 node promote 4
 

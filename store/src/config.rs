@@ -100,8 +100,8 @@ pub struct ServeArgs {
     /// Authority of the nodes' certificates, and of nothing else
     #[arg(long, env = "HOLDFAST_PEER_TLS_CA", value_name = "FILE")]
     pub peer_tls_ca: Option<PathBuf>,
-    /// Listen beyond this machine without a token: any client that reaches the port
-    /// can do everything
+    /// Listen beyond this machine without TLS, or without a token: everybody on the network reads
+    /// the traffic, and without a token every client can do everything
     #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
     /// A name by which this node may be called beside those of the cluster's nodes, such as that of
@@ -259,9 +259,17 @@ pub enum ConfigError {
     Tls(#[from] TlsSetupError),
     /// Any client that reaches the port could do everything.
     #[error(
-        "--listen {listen} can be reached from other machines, and there is no token: anyone who reaches it could read and change everything. Make one, the same for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > FILE)`, and add --token-file FILE (or HOLDFAST_TOKEN_FILE); or add --insecure if the network keeps strangers out"
+        "--listen {listen} can be reached from other machines, and there is no token: anyone who reaches it could read and change everything. Make one, the same for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > FILE)`, and add --token-file FILE (or HOLDFAST_TOKEN_FILE) and certificates (`holdfast-store tls init --help`); or add --insecure if the network keeps strangers out"
     )]
     Unguarded {
+        /// The address that it was to listen on.
+        listen: String,
+    },
+    /// Others on the network could read the token and the data.
+    #[error(
+        "--listen {listen} can be reached from other machines, and there is no TLS: anyone on the network could read the token and the data. Make certificates (`holdfast-store tls init --help`) and add --tls-cert, --tls-key and the three of --peer-tls; or add --insecure if nobody else is on the network"
+    )]
+    PlainText {
         /// The address that it was to listen on.
         listen: String,
     },
@@ -326,9 +334,13 @@ impl ServeArgs {
             peer_ca: self.peer_tls_ca.or(file.peer_tls_ca),
         };
         let access = access.with_tls(tls.read()?);
-        let decided = access.is_restricted() || self.insecure || file.insecure;
-        if !decided && !is_loopback(&listen) {
-            return Err(ConfigError::Unguarded { listen });
+        if !self.insecure && !file.insecure && !is_loopback(&listen) {
+            if !access.is_restricted() {
+                return Err(ConfigError::Unguarded { listen });
+            }
+            if access.tls().acceptor().is_none() {
+                return Err(ConfigError::PlainText { listen });
+            }
         }
         // A flag overrides either key of the file.
         let (initial, join) = match (self.initial_cluster, self.join) {
@@ -606,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_a_node_needs_a_token_or_a_decision() {
+    fn beyond_loopback_a_node_needs_a_token_and_tls_or_a_decision() {
         let at = |listen: &str| ServeArgs { listen: Some(listen.into()), ..args("1=a:1") };
         for listen in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1"] {
             assert!(!at(listen).merge().unwrap().access.is_guarded(), "{listen}");
@@ -621,8 +633,12 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "a-token-of-some-length\n").unwrap();
         let token_file = Some(file.path().to_owned());
-        let options = ServeArgs { token_file, ..at("0.0.0.0:1") }.merge().unwrap();
-        assert!(options.access.is_guarded());
+        let plain = ServeArgs { token_file, ..at("0.0.0.0:1") };
+        let error = plain.clone().merge().unwrap_err().to_string();
+        for part in ["0.0.0.0:1", "no TLS", "tls init", "--insecure"] {
+            assert!(error.contains(part), "{part:?} is missing in: {error}");
+        }
+        assert!(ServeArgs { insecure: true, ..plain }.merge().unwrap().access.is_guarded());
         let nowhere = Some("/nonexistent/token".into());
         let error = ServeArgs { token_file: nowhere, ..at("127.0.0.1:1") }.merge().unwrap_err();
         assert!(error.to_string().contains("/nonexistent/token"), "{error}");

@@ -218,7 +218,21 @@ const SERVED_TIME_MAX: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_ask_for_much_and_read_nothing_hold_up_nobody() {
-    let cluster = Cluster::start(3).await;
+    others_are_served_beside_deaf_clients(Cluster::start(3).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_ask_for_much_and_read_nothing_hold_up_nobody_over_tls() {
+    let mut cluster = Cluster::plan(3, &[]);
+    cluster.make_certificates().await;
+    for id in cluster.ids() {
+        cluster.launch(id);
+    }
+    cluster.wait_all_ready().await;
+    others_are_served_beside_deaf_clients(cluster).await;
+}
+
+async fn others_are_served_beside_deaf_clients(cluster: Cluster) {
     let keys = cluster.client().keys(job("listed"));
     for n in 0..64 {
         keys.put(format!("k{n}").as_str(), vec![b'v'; 16 * 1024], soon()).await.expect("a put");
@@ -239,8 +253,9 @@ async fn clients_that_ask_for_much_and_read_nothing_hold_up_nobody() {
     let asks = whole_frame(&rmp_serde::to_vec_named(&asks).expect("requests are values"));
     let mut deaf = Vec::new();
     for _ in 0..DEAF {
-        let mut stream = upgrade(&node).await.expect("a stream");
-        stream.write_all(&asks).await.expect("it reads");
+        let tls = cluster.credentials().tls;
+        let mut stream = RawStream::open_with(tls.as_ref(), &node, &[]).await.expect("a stream");
+        stream.send_raw(&asks).await.expect("it reads");
         deaf.push(stream);
     }
     // After all of them, on a connection of its own.

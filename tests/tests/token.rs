@@ -198,7 +198,7 @@ async fn nodes_of_different_tokens_do_not_found_a_cluster_together() {
 }
 
 #[tokio::test]
-async fn beyond_loopback_a_node_needs_a_token_or_a_decision() {
+async fn beyond_loopback_a_node_needs_a_token_and_tls_or_a_decision() {
     let files = Files::new();
     let token = files.write("token", &[OLD]);
     let mut cluster = Cluster::plan(1, &[]);
@@ -212,17 +212,20 @@ async fn beyond_loopback_a_node_needs_a_token_or_a_decision() {
         command
     };
     Ended::of(serve(&[])).await.failed(2, &["--token-file", "--insecure", "openssl rand"]);
+    let plain = ["--token-file", text(&token)];
+    Ended::of(serve(&plain)).await.failed(2, &["no TLS", "tls init", "--insecure"]);
     assert!(!folder.exists(), "nothing was touched");
     let log = cluster.keep_log("serve");
+    let plain = [plain[0], plain[1], "--insecure"];
     let mut decided = serve(&[]);
     decided.env("HOLDFAST_INSECURE", "true");
-    for command in [decided, serve(&["--insecure"]), serve(&["--token-file", text(&token)])] {
+    for command in [decided, serve(&["--insecure"]), serve(&plain)] {
         let mut node = Process::start("the node", command, &log);
         node.says("listening").await;
         assert!(node.stop().await.success());
     }
     std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).unwrap();
-    let mut node = Process::start("the node", serve(&["--token-file", text(&token)]), &log);
+    let mut node = Process::start("the node", serve(&plain), &log);
     node.says("chmod 600").await;
     assert!(node.stop().await.success());
 }
@@ -235,7 +238,20 @@ const STRANGERS: usize = 480;
 async fn strangers_without_the_token_keep_nobody_out() {
     let files = Files::new();
     let token = files.write("token", &[OLD]);
+    strangers_keep_nobody_out(Cluster::plan(3, &["--token-file", text(&token)]), &token).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_without_the_token_keep_nobody_out_over_tls() {
+    let files = Files::new();
+    let token = files.write("token", &[OLD]);
     let mut cluster = Cluster::plan(3, &["--token-file", text(&token)]);
+    cluster.make_certificates().await;
+    strangers_keep_nobody_out(cluster, &token).await;
+}
+
+async fn strangers_keep_nobody_out(mut cluster: Cluster, token: &Path) {
+    cluster.use_token(token);
     for id in cluster.ids() {
         let command = binaries::with_descriptors(&cluster.command(id), DESCRIPTORS);
         cluster.launch_as(id, command);
@@ -256,10 +272,11 @@ async fn strangers_without_the_token_keep_nobody_out() {
     .take(8)
     {
         let (address, counted) = (address.clone(), closed.clone());
+        let tls = cluster.credentials().tls;
         flood.spawn(async move {
             let mut open = VecDeque::new();
             loop {
-                match TcpStream::connect(&address).await {
+                match http::connect(tls.as_ref(), &address).await {
                     Ok(mut stream) => {
                         drop(stream.write_all(first.as_bytes()).await);
                         open.push_back(stream);
@@ -282,7 +299,7 @@ async fn strangers_without_the_token_keep_nobody_out() {
     })
     .await;
     for n in 0..10 {
-        let put = cli_at(&address, &token, &["kv", "put", "k", &n.to_string()]).await;
+        let put = cluster.cli_at(&address, &["kv", "put", "k", &n.to_string()]).await;
         assert_eq!(put.code, Some(0), "{put:?}");
     }
     assert_eq!(cluster.leader().await, leader, "nothing of this is a reason to change the leader");
