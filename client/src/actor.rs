@@ -36,6 +36,11 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// leads.
 const PROOF_AFTER: Duration = Duration::from_millis(300);
 
+/// How often other tasks get a turn before a frame goes out: at least, and at most while more
+/// small commands are likely to come. A turn without work is a microsecond or two.
+const GATHER_TURNS_MIN: usize = 1;
+const GATHER_TURNS_MAX: usize = 16;
+
 /// What the handles send to the task.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -159,8 +164,14 @@ impl Actor {
             let now = Instant::now();
             let wake_at = self.act(now);
             match self.wake(wake_at, now).await {
-                Wake::Event(event) => self.on_event(event),
-                Wake::Room => self.send(Instant::now()),
+                Wake::Event(event) => {
+                    self.on_event(event);
+                    self.take_events();
+                }
+                Wake::Room => {
+                    self.gather().await;
+                    self.send(Instant::now());
+                }
                 Wake::Incoming(Some(Ok(replies))) => self.on_replies(replies),
                 Wake::Incoming(Some(Err(error))) => self.lost(&error),
                 Wake::Incoming(None) => self.lost(&ConnectionError::Closed),
@@ -377,15 +388,35 @@ impl Actor {
         self.calls.session_keeper.is_over() || self.link.is_none() || Instant::now() >= farewell
     }
 
-    /// Packs everything that waits into one frame and hands it to the writer.
-    fn send(&mut self, now: Instant) {
-        // Events that are here already go out with it.
+    /// Takes what is in the inbox, within a bound.
+    fn take_events(&mut self) {
         for _ in 0..BATCH_REQUESTS_MAX {
+            if self.farewell.is_some() {
+                break;
+            }
             match self.inbox.try_recv() {
                 Ok(event) => self.on_event(Some(event)),
                 Err(_) => break,
             }
         }
+    }
+
+    /// Lets callers submit before a frame goes out: what goes together costs nodes and disks
+    /// little more than one alone. Those that have just been answered are likely to submit again.
+    async fn gather(&mut self) {
+        for turn in 0..GATHER_TURNS_MAX {
+            if turn >= GATHER_TURNS_MIN && !self.calls.expects_more() {
+                break;
+            }
+            tokio::task::yield_now().await;
+            self.take_events();
+        }
+    }
+
+    /// Packs everything that waits into one frame and hands it to the writer.
+    fn send(&mut self, now: Instant) {
+        // Events that are here already go out with it.
+        self.take_events();
         let leads = self.leader_tracker.leads();
         let Some(link) = &mut self.link else { return };
         let mut batch = Vec::new();

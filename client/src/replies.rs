@@ -78,6 +78,9 @@ impl Calls {
             }
         }
         if let Some(call) = self.remove(id) {
+            if call.group.is_some() {
+                self.small_answered(1);
+            }
             give(call.ask, body);
         }
     }

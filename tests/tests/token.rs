@@ -13,7 +13,6 @@ use holdfast_tests::http::{self, Response};
 use holdfast_tests::{Agent, Cluster, Ended, Process, TcpStore, binaries, eventually};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 const OLD: &str = "the-old-token-of-the-cluster";

@@ -1,6 +1,8 @@
-//! Small commands on keys are sent together: while some are under way, further ones
+//! Small commands on keys are sent together: while one is under way, further ones
 //! gather, and go out as one command with one place in the session. Its answer holds one
-//! for each. Between client and disk a command costs the same however much is in it.
+//! for each. Between client and disk a command costs the same however much is in it. So the
+//! callers that were just answered get a moment to submit their next commands, which then go
+//! with those that have gathered.
 //!
 //! A pipeline exists while it may be applied, and is then the same each time it is sent.
 //! One that certainly was not applied is taken apart: its commands wait like others, and
@@ -17,9 +19,9 @@ use super::queues::Group;
 use crate::call::{Ask, Call, CallId, Permits, Pipeline, Progress};
 use crate::error::Error;
 
-/// Most small commands of a group, alone or as pipelines, under way at a time. One is sent while
-/// the other is synced; with more of them each would hold less.
-pub(super) const UNDER_WAY_MAX: usize = 2;
+/// Most small commands of a group, alone or as pipelines, under way at a time. With more of
+/// them each would hold less.
+pub(super) const UNDER_WAY_MAX: usize = 1;
 
 /// Bytes after which a pipeline takes no more commands, so that a node applies it
 /// quickly.
@@ -113,6 +115,17 @@ impl Calls {
         pipeline
     }
 
+    /// Whether more small commands are likely to come that could go out with those that wait.
+    pub(crate) fn expects_more(&self) -> bool {
+        let small = &self.queues.small;
+        self.pipelines && small.first().is_some() && small.expects_more()
+    }
+
+    /// So many small commands were answered at once.
+    pub(crate) fn small_answered(&mut self, count: usize) {
+        self.queues.small.answered(count);
+    }
+
     pub(crate) fn is_pipeline(&self, id: CallId) -> bool {
         matches!(self.open.get(&id), Some(Call { ask: Ask::Pipeline(_), .. }))
     }
@@ -165,6 +178,7 @@ impl Calls {
         self.take_off_wire(id);
         let Some(Call { ask: Ask::Pipeline(pipeline), .. }) = self.remove(id) else { return };
         let Answer { outcome, replayed, .. } = answer;
+        self.small_answered(pipeline.members.len());
         let outcomes = match outcome {
             Outcome::Pipeline(outcomes) if outcomes.len() == pipeline.members.len() => outcomes,
             _ => {

@@ -50,6 +50,9 @@ pub(super) struct Lines {
     waiting: usize,
     /// Most of each line that are under way at a time.
     under_way_max: usize,
+    /// How many are likely to wait soon: those that waited at the last answer, and those that
+    /// it was for.
+    expected: usize,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +70,7 @@ impl Default for Lines {
             ready: BTreeMap::new(),
             waiting: 0,
             under_way_max: usize::MAX,
+            expected: 0,
         }
     }
 }
@@ -90,8 +94,19 @@ impl Lines {
         self.waiting == 0
     }
 
+    /// So many commands were answered at once: their callers are likely to come again.
+    pub(super) fn answered(&mut self, count: usize) {
+        self.expected = self.waiting + count;
+    }
+
+    /// Whether fewer wait than are likely to.
+    pub(super) fn expects_more(&self) -> bool {
+        self.waiting < self.expected
+    }
+
     /// A command of this group went out.
     pub(super) fn went(&mut self, group: &Arc<Group>) {
+        self.expected = 0;
         Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
             line.under_way += 1;
         });
