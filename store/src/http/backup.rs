@@ -2,7 +2,9 @@
 //!
 //! Any node makes one, of what it has applied, while it serves: the state is a
 //! copy that shares everything, and the thread that encodes it has a lower
-//! priority than all others. A reader that takes nothing for too long is cut off.
+//! priority than all others and rests most of the time: its reader, the network and
+//! the processors' caches would keep others waiting as well. A reader that takes nothing
+//! for too long is cut off.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -31,7 +33,11 @@ pub const BACKUPS_MAX: usize = 2;
 
 /// Pieces that wait to be read, and the bytes of one.
 const PIECES_MAX: usize = 4;
-const PIECE_BYTES: usize = 256 * 1024;
+const PIECE_BYTES: usize = 128 * 1024;
+
+/// For each moment in which a piece is made, so many pass until the next one is begun.
+const REST_FACTOR: u32 = 3;
+const REST_TIME_MAX: Duration = Duration::from_millis(50);
 
 /// Longest time for a reader to take a piece.
 const PIECE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -97,7 +103,7 @@ pub async fn backup(
     };
     let (give, pieces) = mpsc::channel::<Piece>(PIECES_MAX);
     let (runtime, begun) = (tokio::runtime::Handle::current(), Instant::now());
-    let out = Pieces { give, piece: Vec::new(), runtime, begun };
+    let out = Pieces { give, piece: Vec::new(), runtime, begun, piece_begun: begun };
     let making = move || {
         if let Err(error) = make(&header, &machine, out, place) {
             tracing::warn!(%error, "a backup was not taken to its end");
@@ -137,6 +143,8 @@ struct Pieces {
     piece: Vec<u8>,
     runtime: tokio::runtime::Handle,
     begun: Instant,
+    /// When the piece in the making was begun.
+    piece_begun: Instant,
 }
 
 impl Pieces {
@@ -146,8 +154,12 @@ impl Pieces {
     }
 
     fn hand_on(&mut self) -> io::Result<()> {
+        let rest = (self.piece_begun.elapsed() * REST_FACTOR).min(REST_TIME_MAX);
         let piece = Bytes::from(std::mem::take(&mut self.piece));
-        self.give(Piece::Bytes(piece))
+        self.give(Piece::Bytes(piece))?;
+        self.runtime.block_on(tokio::time::sleep(rest));
+        self.piece_begun = Instant::now();
+        Ok(())
     }
 
     fn give(&self, piece: Piece) -> io::Result<()> {
