@@ -16,11 +16,13 @@ pub(crate) struct Draft<'m> {
     pub limits: &'m Limits,
     /// The revision that the command makes, if it changes anything.
     pub revision: Revision,
-    staged: BTreeMap<Blob, Staged>,
+    staged: BTreeMap<Blob, Staged<'m>>,
 }
 
 /// The staged value of a key.
-struct Staged {
+struct Staged<'m> {
+    /// The key as it was before the command.
+    before: Option<&'m Stored>,
     /// None: deleted.
     value: Option<Blob>,
     /// This command deleted it, so that a later value is a new key.
@@ -46,29 +48,44 @@ impl<'m> Draft<'m> {
 
     /// The value after the steps so far.
     pub fn value(&self, key: &Blob) -> Option<&Blob> {
+        self.look_up(key).1
+    }
+
+    /// The key as it was before the command, and its value after the steps so far.
+    fn look_up(&self, key: &Blob) -> (Option<&'m Stored>, Option<&Blob>) {
         match self.staged.get(key) {
-            Some(staged) => staged.value.as_ref(),
-            None => self.before(key).map(|stored| &stored.value),
+            Some(staged) => (staged.before, staged.value.as_ref()),
+            None => {
+                let before = self.before(key);
+                (before, before.map(|stored| &stored.value))
+            }
         }
     }
 
     pub fn put(&mut self, key: &Blob, value: Blob) {
+        let before = self.look_up(key).0;
+        self.stage(key, before, value);
+    }
+
+    fn stage(&mut self, key: &Blob, before: Option<&'m Stored>, value: Blob) {
         let staged = self.staged.entry(key.clone());
-        staged.or_insert(Staged { value: None, anew: false }).value = Some(value);
+        staged.or_insert(Staged { before, value: None, anew: false }).value = Some(value);
     }
 
     /// Whether there was anything to delete.
     pub fn delete(&mut self, key: &Blob) -> bool {
-        let existed = self.value(key).is_some();
+        let (before, value) = self.look_up(key);
+        let existed = value.is_some();
         if existed {
-            self.staged.insert(key.clone(), Staged { value: None, anew: true });
+            self.staged.insert(key.clone(), Staged { before, value: None, anew: true });
         }
         existed
     }
 
     /// Adds as TCPStore does: an absent key is 0, the sum wraps.
     pub fn add(&mut self, key: &Blob, delta: i64) -> Result<i64, Refusal> {
-        let number = match self.value(key) {
+        let (before, value) = self.look_up(key);
+        let number = match value {
             None => 0,
             Some(value) => number::parse(value.as_bytes())
                 .ok_or_else(|| Refusal::NotANumber { key: key.clone() })?,
@@ -76,28 +93,28 @@ impl<'m> Draft<'m> {
         let sum = number.wrapping_add(delta);
         let text = sum.to_string();
         size::value_within(text.len(), self.limits)?;
-        self.put(key, text.into());
+        self.stage(key, before, text.into());
         Ok(sum)
     }
 
     pub fn append(&mut self, key: &Blob, tail: &Blob) -> Result<(), Refusal> {
-        let value = match self.value(key) {
+        let (before, value) = self.look_up(key);
+        let value = match value {
             None => tail.clone(),
             Some(head) => {
                 size::value_within(head.len() + tail.len(), self.limits)?;
                 Blob::from([head.as_bytes(), tail.as_bytes()].concat())
             }
         };
-        self.put(key, value);
+        self.stage(key, before, value);
         Ok(())
     }
 
     pub fn finish(self) -> Writes {
-        let Draft { run, limits: _, revision, staged } = self;
+        let Draft { run: _, limits: _, revision, staged } = self;
         let mut balance = Balance::default();
         let mut changed = Vec::with_capacity(staged.len());
-        for (key, Staged { value, anew }) in staged {
-            let before = run.and_then(|run| run.keys.get(&key));
+        for (key, Staged { before, value, anew }) in staged {
             let after = value.map(|value| match before.filter(|_| !anew) {
                 Some(before) => Stored {
                     value,
