@@ -124,7 +124,7 @@ pub struct Arrival {
     /// Whether the round may declare absent processes dead.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evicts: bool,
-    /// Of a quorum: fewest and most members.
+    /// For a quorum: fewest and most members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quorum: Option<(u32, u32)>,
     /// Whether the round waits also for the dead of its set or generation.

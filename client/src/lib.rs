@@ -1,5 +1,5 @@
-//! The client library of Holdfast: commands exactly once, reads, waits and
-//! watches, against whichever node leads at the moment.
+//! The client library of Holdfast: exactly-once commands, reads, waits and
+//! watches. It finds the leader and follows it.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -48,15 +48,15 @@
 //!   and an outcome of its own.
 //! * **Reads** are linearizable unless asked otherwise, and simply repeated.
 //!   Callers that ask the same at the same time share one read, which is sent
-//!   after the last of them has asked: of each question one is on the wire and
-//!   one waits after it, at most. [`Client::read_together`] waits for company. This serves every
-//!   program on the client, each door of an agent included.
+//!   after the last of them has asked: for each question at most one read is on the
+//!   wire, and one waits. [`Client::read_together`] waits for other callers first. All users
+//!   of one client share reads, the doors of an agent included.
 //! * **Waits** are re-attached to the next leader with the revision at which
 //!   they were first registered, so that nothing between is missed.
 //! * **Watches** deliver every change once and in order, or end with
 //!   [`Compacted`](holdfast_api::Code::Compacted). **Feeds** deliver what is
 //!   decided for a lease, once and in order, until it has ended.
-//! * Every call ends at its deadline at the latest, and reports what is known.
+//! * Every call ends at its deadline at the latest, and reports the outcome as far as it is known.
 //!
 //! # Map of the modules
 //!
@@ -87,9 +87,9 @@
 //!   and clocks.
 //! * A sequence is used for one command. The acknowledgement never passes a
 //!   command whose answer is still wanted.
-//! * A command counts as sent from the moment it is handed to the writer. What
-//!   was never handed over had no effect; of everything else that ends without
-//!   an answer the outcome is unknown.
+//! * A command counts as sent from the moment it is handed to the writer. A
+//!   command that was never handed over had no effect; the outcome of any other
+//!   that ends without an answer is unknown.
 //! * Everything has a bound with a name: open calls and their bytes
 //!   ([`OPEN_CALLS_MAX`], [`OPEN_BYTES_MAX`]), waits ([`OPEN_WAITS_MAX`]),
 //!   watches ([`OPEN_WATCHES_MAX`]), what waits in each watch, feed and

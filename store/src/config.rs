@@ -45,103 +45,104 @@ pub enum LogFormat {
 /// key of the TOML file.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServeArgs {
-    /// TOML file with any of these settings (keys as the flags, with underscores)
+    /// Read any of these settings from this TOML file; keys are the flags with underscores
+    /// [default: none]
     #[arg(long, env = "HOLDFAST_STORE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// This node's id: a number from 1, never used again after the node was removed
+    /// Run as the node of this id: a number from 1, never used again after the node was removed
     #[arg(long, env = "HOLDFAST_NODE_ID", value_name = "ID")]
     pub node_id: Option<NodeId>,
-    /// Folder for everything this node keeps; created if missing
+    /// Keep everything in this folder; created if missing
     #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Address to listen on, for clients and nodes alike
+    /// Listen on this address, for clients and nodes alike
     #[arg(long, env = "HOLDFAST_LISTEN", value_name = "HOST:PORT")]
     pub listen: Option<String>,
-    /// Address under which the others reach this node, where --listen does not say it: a name is
-    /// looked up again for each connection [default: its own entry of --initial-cluster, or --listen]
+    /// Tell the others to reach this node at this address; a name is looked up again for each
+    /// connection [default: its own entry of --initial-cluster, or --listen]
     #[arg(long, env = "HOLDFAST_ADVERTISE", value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// All nodes of a new cluster, this one included: 1=HOST:PORT,2=HOST:PORT,…
+    /// Found a new cluster of these nodes, this one included: 1=HOST:PORT,2=HOST:PORT,…
     /// Counts only while the data folder is empty
     #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST")]
     pub initial_cluster: Option<String>,
-    /// Nodes of an existing cluster to join: HOST:PORT,…
+    /// Join the cluster of these nodes: HOST:PORT,…
     /// Then run `holdfast node add ID ADDRESS` and `holdfast node promote ID`
     #[arg(long, env = "HOLDFAST_JOIN", value_name = "LIST", conflicts_with = "initial_cluster")]
     pub join: Option<String>,
-    /// File with the token that nodes, agents and command lines share; one a line while it is being
-    /// replaced: the first is sent, all are accepted
+    /// Ask everybody for the token in this file, which nodes, agents and command lines share; one
+    /// a line while it is being replaced: the first is sent, all are accepted [default: none]
     #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// File with the token that nodes alone share, in the same form: required for
-    /// requests between nodes
+    /// Ask other nodes for the token in this file, which nodes alone share
+    /// [default: that of --token-file]
     #[arg(long, env = "HOLDFAST_PEER_TOKEN_FILE", value_name = "FILE")]
     pub peer_token_file: Option<PathBuf>,
-    /// File with the public keys of signed tokens, one a line, as `holdfast token keygen` makes
-    /// them: a token says what its holder may do. Read again when it changes
+    /// Accept tokens signed by the keys in this file, one public key a line, as `holdfast token
+    /// keygen` makes them; a token says what its holder may do. Read again when it changes
     #[arg(long, env = "HOLDFAST_TOKEN_KEYS", value_name = "FILE")]
     pub token_keys: Option<PathBuf>,
-    /// Certificate that this node shows to clients, PEM: with it, the port speaks TLS alone. Needs
-    /// --tls-key and the three of --peer-tls; `holdfast-store tls init` makes all of them
+    /// Show this certificate (PEM) to clients: with it, the port speaks TLS alone. Needs --tls-key
+    /// and the three of --peer-tls; `holdfast-store tls init` makes all of them
     #[arg(long, env = "HOLDFAST_STORE_TLS_CERT", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key
+    /// Use this private key of --tls-cert
     #[arg(long, env = "HOLDFAST_STORE_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Authority of clients' certificates: a client that shows one needs no token
+    /// Let in clients with a certificate of this authority, without a token
     #[arg(long, env = "HOLDFAST_STORE_TLS_CLIENT_CA", value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Certificate that this node shows to other nodes, which show theirs
+    /// Show this certificate to other nodes, which show theirs
     #[arg(long, env = "HOLDFAST_PEER_TLS_CERT", value_name = "FILE")]
     pub peer_tls_cert: Option<PathBuf>,
-    /// Its private key
+    /// Use this private key of --peer-tls-cert
     #[arg(long, env = "HOLDFAST_PEER_TLS_KEY", value_name = "FILE")]
     pub peer_tls_key: Option<PathBuf>,
-    /// Authority of the nodes' certificates, and of nothing else
+    /// Take a connection for that of a node only with a certificate of this authority
     #[arg(long, env = "HOLDFAST_PEER_TLS_CA", value_name = "FILE")]
     pub peer_tls_ca: Option<PathBuf>,
     /// Listen beyond this machine without TLS, or without a token: everybody on the network reads
     /// the traffic, and without a token every client can do everything
     #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
-    /// A name by which this node may be called beside those of the cluster's nodes, such as that of
-    /// a load balancer; `*`: any. Counts only without a token, and can be repeated
+    /// Accept requests that call the node by this name, such as a load balancer's; `*`: any. Counts
+    /// only without a token, and can be repeated [default: the names of the cluster's nodes]
     #[arg(long, env = "HOLDFAST_ALLOW_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     pub allow_host: Vec<String>,
-    /// How often the leader speaks [default: 50ms]
+    /// Send heartbeats this often as the leader [default: 50ms]
     #[arg(long, env = "HOLDFAST_HEARTBEAT", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub heartbeat: Option<Duration>,
-    /// Shortest silence after which a follower stands for election [default: 300ms]
+    /// Stand for election after a silence of at least this [default: 300ms]
     #[arg(long, env = "HOLDFAST_ELECTION_MIN", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub election_min: Option<Duration>,
-    /// Longest such silence [default: 500ms]
+    /// Stand for election after a silence of at most this [default: 500ms]
     #[arg(long, env = "HOLDFAST_ELECTION_MAX", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub election_max: Option<Duration>,
-    /// Log entries after which a snapshot is made (by the node up to two thirds more, so that nodes
-    /// take turns) [default: 50000]
+    /// Make a snapshot after this many log entries (up to two thirds more, so that nodes take
+    /// turns) [default: 50000]
     #[arg(long, env = "HOLDFAST_SNAPSHOT_ENTRIES", value_name = "N")]
     pub snapshot_entries: Option<u64>,
-    /// Log entries kept before a snapshot for followers that lag [default: 10000]
+    /// Keep this many log entries before a snapshot, for followers that lag [default: 10000]
     #[arg(long, env = "HOLDFAST_ENTRIES_KEPT", value_name = "N")]
     pub entries_kept: Option<u64>,
-    /// How long a run is kept after its end, in log time, while this node leads [default: 24h]
+    /// Keep an ended run this long, in log time, while this node leads [default: 24h]
     #[arg(long, env = "HOLDFAST_ENDED_RUNS_KEPT", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub ended_runs_kept: Option<Duration>,
-    /// Disk that is to stay free beyond one more snapshot, such as 2GiB: below it on too many nodes
-    /// writes that add are refused [default: 1GiB, at most a tenth of the disk]
+    /// Refuse writes that add when too many nodes have less disk free than this beyond one more
+    /// snapshot, such as 2GiB [default: 1GiB, at most a tenth of the disk]
     #[arg(long, env = "HOLDFAST_DISK_RESERVE", value_name = "BYTES")]
     pub disk_reserve: Option<ByteSize>,
-    /// Memory that is to stay free, likewise [default: 512MiB, at most a twentieth of it]
+    /// Refuse writes that add when too many nodes have less memory free than this
+    /// [default: 512MiB, at most a twentieth of it]
     #[arg(long, env = "HOLDFAST_MEMORY_RESERVE", value_name = "BYTES")]
     pub memory_reserve: Option<ByteSize>,
-    /// How often the disk is read again, and what is damaged written anew from memory; 0s: never
-    /// [default: 1h]
+    /// Read the whole disk again this often, and mend damage from memory; 0s: never [default: 1h]
     #[arg(long, env = "HOLDFAST_SCRUB_EVERY", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub scrub_every: Option<Duration>,
-    /// How long a stopping node lets requests finish [default: 5s]
+    /// Let requests finish for this long when the node stops [default: 5s]
     #[arg(long, env = "HOLDFAST_SHUTDOWN_GRACE", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub shutdown_grace: Option<Duration>,
-    /// How log lines look; RUST_LOG filters them [default: pretty]
+    /// Log in this format; RUST_LOG filters the lines [default: pretty]
     #[arg(long, env = "HOLDFAST_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 }
@@ -455,7 +456,7 @@ fn unknown_key(table: &toml::Table) -> Option<String> {
     let nearest = known.iter().min_by_key(|key| strsim::osa_distance(unknown, key));
     let meant = nearest.filter(|key| strsim::osa_distance(unknown, key) <= SLIPS_MAX);
     let meant = meant.map_or(String::new(), |key| format!("; did you mean `{key}`?"));
-    Some(format!("`{unknown}` is no setting{meant} (keys: {})", known.join(", ")))
+    Some(format!("`{unknown}` is not a setting{meant} (keys: {})", known.join(", ")))
 }
 
 fn duration(what: &'static str, text: &str) -> Result<Duration, ConfigError> {

@@ -46,14 +46,14 @@
 //! * Reads are confirmed by a quorum (ReadIndex). No read relies on a clock or a
 //!   lease.
 //! * Consensus, its log, its timers and the proposer run on threads of their own.
-//!   Client requests neither run there nor hold for long what these threads wait
-//!   for.
+//!   Client requests do not run there, and hold no lock for long that these threads
+//!   need.
 //! * A node whose log was lost or rolled back does not come back under its id.
 //! * Every queue, buffer, frame and wait has a bound, and the bound has a name.
 //! * A request from outside reaches the log and the state through
 //!   [`node::acting`] alone, with its rights.
-//! * Nothing but the expiry of signed tokens depends on a wall clock; time comes from
-//!   `tokio::time`.
+//! * Only the expiry of signed tokens depends on a wall clock; all other time comes
+//!   from `tokio::time`.
 
 pub mod access;
 pub mod authority;

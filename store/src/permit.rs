@@ -278,7 +278,7 @@ pub fn of_frame(body: &RequestBody) -> Asked {
 /// What a route asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// This, whatever its body says.
+    /// This right, for every body.
     Operation(Operation),
     /// What its body or its frames say; they are checked when they have been read.
     Body,

@@ -112,7 +112,7 @@ impl TlsPaths {
 }
 
 impl Tls {
-    /// Of a client, which accepts no connections.
+    /// For a client, which accepts no connections.
     pub fn of_client(dialer: Dialer) -> Tls {
         Tls { acceptor: None, dialer: Some(dialer) }
     }

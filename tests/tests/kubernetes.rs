@@ -253,7 +253,8 @@ fn the_manifests_job_trains_through_a_dying_leader_and_its_dead_ranks_are_closed
         std::fs::write(&token, TOKEN).expect("the folder is ours");
         let closed = PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&token, closed).expect("it is ours");
-        let mut cluster = Cluster::start_on(&nodes, &["--insecure", "--token-file", text(&token)]).await;
+        let mut cluster =
+            Cluster::start_on(&nodes, &["--insecure", "--token-file", text(&token)]).await;
         cluster.use_token(&token);
         // The secret, as the kubelet lays it down.
         let secret = cluster.folder().join("secrets/holdfast-token");
@@ -321,7 +322,8 @@ fn a_job_joins_the_sidecar_where_nothing_else_can_be_written() {
         std::fs::write(&token, TOKEN).expect("the folder is ours");
         let closed = PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&token, closed).expect("it is ours");
-        let mut cluster = Cluster::start_on(&[node], &["--insecure", "--token-file", text(&token)]).await;
+        let mut cluster =
+            Cluster::start_on(&[node], &["--insecure", "--token-file", text(&token)]).await;
         let secrets = cluster.folder().join("secrets");
         std::fs::create_dir_all(secrets.join("holdfast-token")).expect("the folder is ours");
         std::fs::copy(&token, secrets.join("holdfast-token/token")).expect("both are ours");

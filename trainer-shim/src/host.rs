@@ -306,7 +306,7 @@ impl Host {
                     outcome
                 && let Err(error) = host.end([((process, incarnation), Cause::Left)].into()).await
             {
-                tracing::debug!(%error, "a life that nobody waited for was not ended");
+                tracing::debug!(%error, "could not end an incarnation that nobody waited for");
             }
         });
         // Only the end of the host ends it silently.

@@ -110,7 +110,7 @@ impl Simulation {
         self.records.lock().calls.len()
     }
 
-    /// Of the answered calls among these, in milliseconds.
+    /// 99th percentile of the latency of the answered calls among these, in milliseconds.
     fn p99(&self, calls: Range<usize>) -> u64 {
         let took = |call: &Call| Some(call.answered?.0 - call.invoked);
         let mut took: Vec<u64> = self.records.lock().calls[calls].iter().filter_map(took).collect();

@@ -255,7 +255,7 @@ impl Simulation {
         self.faults.push(fault);
     }
 
-    /// No fault lasts: whatever is down starts again.
+    /// Ends all faults: stopped nodes start again.
     pub fn put_right(&mut self) {
         self.journal.note("all is put right");
         self.network.heal();

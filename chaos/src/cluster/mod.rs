@@ -254,7 +254,7 @@ impl Cluster {
             Some(network) => network.inside(id, &command),
             None => command,
         };
-        // Last, so that it reaches the node through whatever starts it.
+        // Last, so that a wrapper that starts the node passes it on.
         if let Some((name, value)) = start.variable {
             command.env(name, value);
         }
@@ -344,7 +344,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Resumes and starts whatever is paused or down.
+    /// Resumes and starts the nodes that are paused or down.
     fn revive(&mut self) -> anyhow::Result<()> {
         self.note_ends();
         for id in self.ids() {
@@ -358,7 +358,7 @@ impl Cluster {
         self.revive_agents()
     }
 
-    /// Removes all faults that may still be there, whatever injected them.
+    /// Removes all faults that may still be there, from any nemesis.
     pub async fn mend(&mut self) -> anyhow::Result<()> {
         if let Some(network) = &self.network {
             network.clear()?;

@@ -148,7 +148,7 @@ pub(crate) enum ClusterCommand {
     /// First come programs that have ended, with their exit codes where their agents know them, and
     /// who waits for their keys. For every open round, and for every process that has been waiting
     /// for a key for more than a second, it shows who is missing: grouped by host, at most 20
-    /// lines, whatever the size of the job; -o json shows everything. It says what a round needs
+    /// lines for a job of any size; -o json shows everything. It says what a round needs
     /// besides those, by the rule that closes it, and whose numbers (world, members_min …) are not
     /// those that govern. Rounds that wait for each other are named as a Deadlock. For ranks that
     /// wait neither for a key nor in a round it shows the last store call, and what their main
@@ -409,7 +409,7 @@ pub(crate) enum KvCommand {
         #[arg(value_parser = argument::value(), allow_negative_numbers = true)]
         value: Value,
         /// Set it only if it was last changed at this revision; 0 = only if it is absent [default: set it
-        /// whatever is there]
+        /// in any case]
         #[arg(long, value_name = "REV")]
         if_revision: Option<Revision>,
     },
@@ -421,7 +421,7 @@ pub(crate) enum KvCommand {
         /// Let any node answer from its own state, however old
         #[arg(long)]
         stale: bool,
-        /// Print exactly the bytes of the value, without a newline, whatever --output says
+        /// Print exactly the bytes of the value, without a newline; --output has no effect
         #[arg(long)]
         raw: bool,
     },
@@ -557,7 +557,7 @@ pub(crate) enum KvCommand {
         /// The queue
         #[arg(value_parser = argument::blob(), value_name = "KEY")]
         queue: Blob,
-        /// Print exactly the bytes of the value, without a newline, whatever --output says
+        /// Print exactly the bytes of the value, without a newline; --output has no effect
         #[arg(long)]
         raw: bool,
     },

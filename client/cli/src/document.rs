@@ -136,13 +136,13 @@ pub(crate) struct Changed<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     key: &'a Blob,
-    /// Of a put: the whole value.
+    /// For a put: the whole value.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<&'a Blob>,
-    /// Of a put: changes since the key's creation.
+    /// For a put: changes since the key's creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
-    /// Of a push or pop: the length of the queue afterwards.
+    /// For a push or pop: the length of the queue afterwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     length: Option<u64>,
 }

@@ -365,7 +365,7 @@ enum Asked {
     Reported(Agents),
     /// It does not know the request: its version is older.
     Older,
-    /// No answer, or none that can be read.
+    /// No answer, or an unreadable one.
     Silent,
 }
 

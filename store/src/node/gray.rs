@@ -46,7 +46,7 @@ impl PortActivity {
         self.accepted.fetch_add(1, Relaxed);
     }
 
-    /// A request was answered, whatever with.
+    /// A request was answered, with any status.
     pub fn answered(&self) {
         self.answered.fetch_add(1, Relaxed);
     }

@@ -188,7 +188,7 @@ impl Act<'_> {
         }
         if !self.coordination.standing.is_formed() {
             past.last_end = self.time;
-            // Of several that end together, no one is the last.
+            // When several end together, none of them is the last.
             past.over_before = if self.lost { 0 } else { self.revision };
             self.coordination.recount(self.time);
         }

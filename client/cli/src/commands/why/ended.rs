@@ -143,7 +143,7 @@ impl Ended {
             Some(Exit::Code(code)) => format!("exited with code {code}, {latest}{ago} ago"),
             Some(Exit::Signal(signal)) => format!("killed by signal {signal}, {latest}{ago} ago"),
             None => {
-                format!("ended, {latest}{ago} ago; whatever started it knows the exit code")
+                format!("ended, {latest}{ago} ago; its launcher knows the exit code")
             }
         };
         match &self.key {

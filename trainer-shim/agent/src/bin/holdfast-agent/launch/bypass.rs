@@ -121,7 +121,7 @@ fn advice(launcher: &str, ours: SocketAddr) -> String {
             .to_owned();
     }
     if is(&["accelerate"]) {
-        return "accelerate starts a store of its own, whatever it is told: install Holdfast's \
+        return "accelerate always starts a store of its own: install Holdfast's \
                 wheel into its Python (`pip install ./trainer-shim/python`), which puts that store on \
                 Holdfast, or start the program, as it is, with torchrun"
             .to_owned();
