@@ -225,12 +225,12 @@ pub struct Outcome {
     pub values: Option<Vec<Blob>>,
     /// The result of a vote, or of an atomic block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<VoteVerdict>,
 }
 
 /// The verdict of a vote or an atomic block, as one of its members got it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct VoteVerdict {
     /// Whether the vote carried, or the block succeeded.
     pub carried: bool,
     /// The value that won, if the vote elects one.

@@ -18,7 +18,7 @@ use crate::config::{ServeOptions, is_loopback};
 use crate::formation::{self, FormationError, Place, Plan};
 use crate::gauge;
 use crate::http::metrics::Metrics;
-use crate::http::{self, App, HandedOver, Running, Told};
+use crate::http::{self, App, HandedOver, Running, StartedWith};
 use crate::node::effects::Effects;
 use crate::node::room::Gauge;
 use crate::node::witness::Witnessing;
@@ -167,14 +167,14 @@ pub async fn run_on(
         Some(Plan::Found { initial }) => initial.clone(),
         Some(Plan::Join { .. }) | None => BTreeMap::new(),
     };
-    let told = Told {
+    let started_with = StartedWith {
         id: node_id,
         initial: initial.clone(),
         advertise: options.advertise.clone(),
         access: options.access.clone(),
         allow_host: options.allow_host.clone(),
     };
-    let app = App::new(told, metrics, tasks.clone(), stop.clone());
+    let app = App::new(started_with, metrics, tasks.clone(), stop.clone());
     let serving = http::accept::serve(
         listener,
         http::accept::Serving {
@@ -564,8 +564,8 @@ pub enum Signals {
         /// SIGINT.
         interrupt: tokio::signal::unix::Signal,
     },
-    /// A simulation.
-    Told(mpsc::Receiver<()>),
+    /// Those that a simulation sends.
+    Channel(mpsc::Receiver<()>),
 }
 
 impl Signals {
@@ -582,7 +582,7 @@ impl Signals {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             },
-            Signals::Told(told) => match told.recv().await {
+            Signals::Channel(signals) => match signals.recv().await {
                 Some(()) => {}
                 None => std::future::pending().await,
             },

@@ -59,7 +59,7 @@ pub enum TlsSetupError {
 
 /// What a connection's certificate means for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Admittance {
     /// It may do what the shared token allows, and needs none.
     LetIn,
     /// Its token decides.
@@ -133,14 +133,14 @@ impl Tls {
     }
 
     /// What a connection of this caller may request; none: it was accepted plain.
-    pub fn verdict(&self, path: &str, caller: Option<Caller>) -> Verdict {
+    pub fn admittance(&self, path: &str, caller: Option<Caller>) -> Admittance {
         match caller {
-            _ if self.acceptor.is_none() => Verdict::AskToken,
+            _ if self.acceptor.is_none() => Admittance::AskToken,
             // The nodes' token, if there is one, is required as well.
-            Some(Caller::Peer) if path.starts_with(PEER_PATHS) => Verdict::AskToken,
-            _ if path.starts_with(PEER_PATHS) => Verdict::NotPeer,
-            Some(Caller::Peer | Caller::Certified) => Verdict::LetIn,
-            Some(Caller::Unknown) | None => Verdict::AskToken,
+            Some(Caller::Peer) if path.starts_with(PEER_PATHS) => Admittance::AskToken,
+            _ if path.starts_with(PEER_PATHS) => Admittance::NotPeer,
+            Some(Caller::Peer | Caller::Certified) => Admittance::LetIn,
+            Some(Caller::Unknown) | None => Admittance::AskToken,
         }
     }
 

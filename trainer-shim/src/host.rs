@@ -154,7 +154,7 @@ impl Host {
             Connected::open(control, wanted, patience).await?;
         let Welcome { scope, lease, ttl_ms, valid_until_ms, store_lost_ms_max, .. } = welcome;
         let ttl = Duration::from_millis(ttl_ms);
-        let validity = Validity::told(Duration::from_millis(valid_until_ms), ttl);
+        let validity = Validity::reported(Duration::from_millis(valid_until_ms), ttl);
         let store_lost_max = Duration::from_millis(store_lost_ms_max.max(ttl_ms));
         let host = Host::new(scope, lease, Link::Agent(agent), (Some(validity), store_lost_max));
         let listening = host.clone().listen(listening);

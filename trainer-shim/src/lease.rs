@@ -263,7 +263,7 @@ impl Lease {
     ///
     /// Outside a tokio runtime.
     pub fn resume(client: Client, scope: Scope, host: String, terms: LeaseTerms) -> Lease {
-        let validity = Validity::told(Duration::ZERO, terms.ttl);
+        let validity = Validity::reported(Duration::ZERO, terms.ttl);
         Lease::begin(client, scope, host, terms, validity)
     }
 

@@ -72,7 +72,7 @@ impl Simulation {
             self.flap_once(flaps.flap, host_of(follower), host_of(leader.1));
             if let Some(to) = self.leader().filter(|to| *to != leader) {
                 let by = format!("flap {flap} of {flaps} of node {follower}");
-                return self.report(Violation::Unseated { by, from: leader, to });
+                return self.report(Violation::LeaderReplaced { by, from: leader, to });
             }
         }
         let during = self.p99(begun..self.calls());

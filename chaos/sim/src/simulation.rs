@@ -224,7 +224,7 @@ impl Simulation {
                 && from != to
             {
                 let by = format!("{faults:?}");
-                self.checks.report(Violation::Unseated { by, from, to });
+                self.checks.report(Violation::LeaderReplaced { by, from, to });
             }
         }
     }

@@ -26,7 +26,7 @@ use super::problem::extract::Params;
 use super::problem::{Failure, ReadProblems};
 use crate::access::Access;
 use crate::dial;
-use crate::node::waits::{Tells, Untold};
+use crate::node::waits::{Tells, UnreportedWait};
 use crate::node::{Node, acting};
 use crate::permit::Operation;
 use crate::principal::Principal;
@@ -300,7 +300,7 @@ fn json_bytes<T: Serialize>(item: &T) -> usize {
 fn own(reports: &Reports, node: &Node) -> Agents {
     // Before the reports: a wait reported in between is shown twice, once, rather
     // than not at all.
-    let waits = node.effects().waits.lock().untold(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
+    let waits = node.effects().waits.lock().unreported(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
     let (told, left_out) = reports.now();
     let agents = told.into_iter().map(|(mut report, told_ms_ago)| {
         let scope = Scope { job: report.job.clone(), run: Some(report.run.clone()) };
@@ -322,7 +322,7 @@ fn own(reports: &Reports, node: &Node) -> Agents {
     Agents { agents, left_out, others, others_left_out, left, ..Agents::default() }
 }
 
-fn other(wait: Untold, node: NodeId) -> OtherWait {
+fn other(wait: UnreportedWait, node: NodeId) -> OtherWait {
     let at_least = wait.missing.iter().find_map(|condition| match condition.until {
         Until::AtLeast(least) => Some(least),
         Until::Exists => None,

@@ -107,7 +107,7 @@ struct Inner {
 }
 
 /// What the node was started with.
-pub struct Told {
+pub struct StartedWith {
     /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
     /// The nodes of a new cluster; none if it was started otherwise.
@@ -139,7 +139,7 @@ pub struct Running {
 impl App {
     /// An app whose node has yet to find its place.
     pub fn new(
-        Told { id, initial, advertise, access, allow_host }: Told,
+        StartedWith { id, initial, advertise, access, allow_host }: StartedWith,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
         stop: CancellationToken,

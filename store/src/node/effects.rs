@@ -71,10 +71,10 @@ impl EffectSink for Effects {
                     self.waits.lock().run_ended(&run, &refusal);
                     self.watches.run_ended(&run);
                 }
-                Effect::Told(leases) => {
-                    self.feeds.lock().told(leases.into_iter().map(Topic::Lease));
+                Effect::Notify(leases) => {
+                    self.feeds.lock().notify(leases.into_iter().map(Topic::Lease));
                 }
-                Effect::Recorded { job } => self.feeds.lock().told([Topic::Events(job)]),
+                Effect::Recorded { job } => self.feeds.lock().notify([Topic::Events(job)]),
             }
         }
     }

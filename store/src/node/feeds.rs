@@ -32,7 +32,7 @@ impl Topic {
 
     fn has_more(&self, machine: &Machine, since: Revision) -> bool {
         match self {
-            Topic::Lease(lease) => machine.told(*lease, since),
+            Topic::Lease(lease) => machine.has_news(*lease, since),
             Topic::Events(job) => machine.recorded(job, since),
         }
     }
@@ -77,7 +77,7 @@ impl Feeds {
     }
 
     /// Wakes the readers of these topics.
-    pub fn told(&mut self, topics: impl IntoIterator<Item = Topic>) {
+    pub fn notify(&mut self, topics: impl IntoIterator<Item = Topic>) {
         if self.parked.is_empty() {
             return;
         }

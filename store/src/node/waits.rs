@@ -52,7 +52,7 @@ struct Wait {
 
 /// A wait that no agent reports.
 #[derive(Debug)]
-pub struct Untold {
+pub struct UnreportedWait {
     /// In which run.
     pub run: RunKey,
     /// Conditions that are missing, the first of them.
@@ -196,7 +196,12 @@ impl Waits {
 
     /// The waits that no agent reports, parked for at least this long: the oldest
     /// `count`, with `keys` conditions of each, and how many there are beyond.
-    pub fn untold(&self, at_least: Duration, count: usize, keys: usize) -> (Vec<Untold>, usize) {
+    pub fn unreported(
+        &self,
+        at_least: Duration,
+        count: usize,
+        keys: usize,
+    ) -> (Vec<UnreportedWait>, usize) {
         let now = Instant::now();
         let old = |wait: &&Wait| {
             !wait.tells.load(Ordering::Relaxed) && now.duration_since(wait.began) >= at_least
@@ -204,7 +209,7 @@ impl Waits {
         let mut waits: Vec<&Wait> = self.waits.values().filter(old).collect();
         waits.sort_by_key(|wait| wait.began);
         let left_out = waits.len().saturating_sub(count);
-        let show = |wait: &Wait| Untold {
+        let show = |wait: &Wait| UnreportedWait {
             run: wait.run.clone(),
             missing: wait.missing.iter().take(keys).cloned().collect(),
             left_out: wait.missing.len().saturating_sub(keys),

@@ -29,7 +29,7 @@
 //! | [`roster`] | connected clients and what each waits for, for operators |
 //! | [`programs`] | the programs of the connections: last calls, and ends |
 //! | `activity` | what they do while they ask nothing of the store |
-//! | `telling` | reports for operators: gathered, and sent if something is new |
+//! | `reporting` | reports for operators: gathered, and sent if something is new |
 //! | [`process`] | which process is at the other end of a connection |
 //! | [`keeper`] | holds sockets and what is in flight while an agent is replaced |
 //! | [`door`] | front doors, one for each foreign protocol |
@@ -68,6 +68,6 @@ mod outage;
 pub mod ports;
 pub mod process;
 pub mod programs;
+mod reporting;
 pub mod roster;
 pub mod stores;
-mod telling;

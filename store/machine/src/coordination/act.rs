@@ -85,7 +85,7 @@ impl Machine {
         let Act { changed, recorded, told, garbage, .. } = act;
         applied.garbage.extend(garbage);
         if !told.is_empty() {
-            applied.effects.push(Effect::Told(told.into_iter().collect()));
+            applied.effects.push(Effect::Notify(told.into_iter().collect()));
         }
         if recorded {
             applied.effects.push(Effect::Recorded { job: run.job.clone() });

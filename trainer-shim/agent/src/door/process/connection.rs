@@ -518,7 +518,7 @@ impl Connection {
                     // It may have ended before the program knows of it.
                     let ended = ended.map(FromAgent::Feed);
                     let body = Box::new(ReplyBody::Answer(answer));
-                    [FromAgent::Told { seq, body }].into_iter().chain(ended).collect()
+                    [FromAgent::Reply { seq, body }].into_iter().chain(ended).collect()
                 });
             }
             Came::Answer(errand, Ok(answer)) => {
