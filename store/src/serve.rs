@@ -1,19 +1,21 @@
 //! One node, from its empty folder to its clean end.
 
+mod signals;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::NodeId;
 use holdfast_net::Listener;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+pub use self::signals::Signals;
+use self::signals::raise_file_limit;
 use crate::config::{ServeOptions, is_loopback};
 use crate::formation::{self, FormationError, Place, Plan};
 use crate::gauge;
@@ -552,50 +554,5 @@ fn die() {
     tracing::error!("the disk does not finish what was written; ending without it");
     if let Err(error) = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL) {
         tracing::error!(%error, "cannot end");
-    }
-}
-
-/// A signal that stops a node.
-pub enum Signals {
-    /// SIGTERM and SIGINT.
-    System {
-        /// SIGTERM.
-        terminate: tokio::signal::unix::Signal,
-        /// SIGINT.
-        interrupt: tokio::signal::unix::Signal,
-    },
-    /// Those that a simulation sends.
-    Channel(mpsc::Receiver<()>),
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        Ok(Signals::System {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn received(&mut self) {
-        match self {
-            Signals::System { terminate, interrupt } => tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            },
-            Signals::Channel(signals) => match signals.recv().await {
-                Some(()) => {}
-                None => std::future::pending().await,
-            },
-        }
-    }
-}
-
-/// Thousands of agents hold a connection each: takes what the system allows.
-fn raise_file_limit() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }

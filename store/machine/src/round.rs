@@ -30,6 +30,7 @@ pub(crate) mod held;
 mod release;
 mod spec;
 pub(crate) mod tally;
+mod withdraw;
 
 /// Identity of a round: its name, its scope and its kind. Rounds are evaluated in
 /// the order of their keys, and so in byte order of their names.
