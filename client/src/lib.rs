@@ -74,7 +74,6 @@
 //! | `leader_tracker`, `endpoints`, `backoff` | pure: which node to talk to, and when |
 //! | `lookout` | pure: a second connection, to a node that reports who leads |
 //! | `token_file` | the rim: the shared token, read for each connection |
-//! | `regular_file` | the rim: files that people name, read within a bound |
 //! | `liveness` | pure: a silent connection or a dead one |
 //! | `fetch` | one question by plain HTTP, beside the stream |
 //! | `outage` | the store does not answer: since when, why, and when it does again |
@@ -126,7 +125,6 @@ mod lookout;
 mod mailbox;
 mod options;
 mod outage;
-mod regular_file;
 mod replies;
 mod resume;
 mod session;
@@ -145,11 +143,11 @@ pub use error::Error;
 pub use events::{Events, EventsPage};
 pub use feed::FeedReader;
 pub use fetch::{FETCH_BYTES_MAX, FetchError, Fetched, download, fetch};
+pub use holdfast_net::regular_file::{open_regular, read_regular, read_regular_text};
 pub use keys::{Compared, Keys, Page, Popped, Transacted};
 pub use mailbox::{PARCEL_BYTES_MAX, PARCELS_MAX};
 pub use options::{ENDPOINTS_MAX, EndpointError, Options, parse_endpoints};
 pub use outage::{Outage, OutageCause, Outages};
-pub use regular_file::{open_regular, read_regular, read_regular_text};
 pub use resume::{InFlight, Ledger, Mark, Resumed, Settled, Unclaimed};
 pub use statistics::Statistics;
 pub use token_file::{TokenFileError, check_token_file};

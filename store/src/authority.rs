@@ -262,7 +262,7 @@ fn valid(params: &mut CertificateParams, days: u32) {
 }
 
 fn read(path: &Path) -> anyhow::Result<Option<String>> {
-    match crate::regular_file::read_regular_text(path, 64 * 1024) {
+    match holdfast_net::regular_file::read_regular_text(path, 64 * 1024) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::Args as _;
 use holdfast_api::NodeId;
-use crate::regular_file::read_regular_text;
+use holdfast_net::regular_file::read_regular_text;
 use serde::Deserialize;
 
 pub use self::addresses::parse_nodes;

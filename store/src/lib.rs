@@ -30,7 +30,6 @@
 //! | [`dial`] | short HTTP conversations with other nodes |
 //! | [`tls`] | certificates: what a node shows and trusts |
 //! | `gauge` | free bytes of the disk and of memory |
-//! | `regular_file` | files named by users, read within a bound |
 //! | [`recurring`] | log lines about recurring trouble |
 //!
 //! # Architecture invariants
@@ -71,7 +70,6 @@ pub mod permit;
 pub mod principal;
 pub mod raft;
 pub mod recurring;
-mod regular_file;
 pub mod serve;
 pub mod storage;
 pub mod tls;

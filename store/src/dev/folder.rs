@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use holdfast_api::NodeId;
+use holdfast_net::regular_file::read_regular_text;
 use serde::{Deserialize, Serialize};
 
 use super::NODES_MAX;
-use crate::regular_file::read_regular_text;
 use crate::storage::identity;
 
 /// Name of the file that records how the cluster was founded.

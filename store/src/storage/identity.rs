@@ -10,10 +10,10 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use holdfast_api::{NodeId, crash_point};
+use holdfast_net::regular_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Advice, StorageError};
-use crate::regular_file::read_regular;
 
 /// Version of `identity.json` and of the layout of the data folder.
 pub const FORMAT: u32 = 1;
