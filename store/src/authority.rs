@@ -113,12 +113,12 @@ pub fn run(args: &InitArgs) -> anyhow::Result<()> {
 }
 
 /// The folder of a node's certificates.
-pub fn of_node(dir: &Path, node: NodeId) -> PathBuf {
+pub(crate) fn of_node(dir: &Path, node: NodeId) -> PathBuf {
     dir.join(format!("node-{node}"))
 }
 
 /// The files in a node's folder.
-pub fn paths(folder: &Path) -> TlsPaths {
+pub(crate) fn paths(folder: &Path) -> TlsPaths {
     TlsPaths {
         cert: Some(folder.join("tls.crt")),
         key: Some(folder.join("tls.key")),

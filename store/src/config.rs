@@ -13,7 +13,7 @@ use holdfast_api::NodeId;
 use holdfast_net::regular_file::read_regular_text;
 use serde::Deserialize;
 
-pub use self::addresses::parse_nodes;
+pub(crate) use self::addresses::parse_nodes;
 use self::addresses::{advertised, host_name, parse_addresses};
 pub(crate) use self::addresses::{check_address, is_loopback};
 pub use self::flags::{LogFormat, ServeArgs};

@@ -95,7 +95,7 @@ pub(super) fn parse_addresses(what: &'static str, list: &str) -> Result<Vec<Stri
 }
 
 /// Parses `1=host:port,2=host:port`.
-pub fn parse_nodes(
+pub(crate) fn parse_nodes(
     what: &'static str,
     list: &str,
 ) -> Result<BTreeMap<NodeId, String>, ConfigError> {

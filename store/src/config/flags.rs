@@ -45,7 +45,7 @@ pub struct ServeArgs {
     /// Found a new cluster of these nodes, this one included: 1=HOST:PORT,2=HOST:PORT,…
     /// Counts only while the data folder is empty
     #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST")]
-    pub initial_cluster: Option<String>,
+    pub(crate) initial_cluster: Option<String>,
     /// Join the cluster of these nodes: HOST:PORT,…
     /// Then run `holdfast node add ID ADDRESS` and `holdfast node promote ID`
     #[arg(long, env = "HOLDFAST_JOIN", value_name = "LIST", conflicts_with = "initial_cluster")]
@@ -53,34 +53,34 @@ pub struct ServeArgs {
     /// Ask everybody for the token in this file, which nodes, agents and command lines share; one
     /// a line while it is being replaced: the first is sent, all are accepted [default: none]
     #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
     /// Ask other nodes for the token in this file, which nodes alone share
     /// [default: that of --token-file]
     #[arg(long, env = "HOLDFAST_PEER_TOKEN_FILE", value_name = "FILE")]
-    pub peer_token_file: Option<PathBuf>,
+    pub(crate) peer_token_file: Option<PathBuf>,
     /// Accept tokens signed by the keys in this file, one public key a line, as `holdfast token
     /// keygen` makes them; a token says what its holder may do. Read again when it changes
     #[arg(long, env = "HOLDFAST_TOKEN_KEYS", value_name = "FILE")]
-    pub token_keys: Option<PathBuf>,
+    pub(crate) token_keys: Option<PathBuf>,
     /// Show this certificate (PEM) to clients: with it, the port speaks TLS alone. Needs --tls-key
     /// and the three of --peer-tls; `holdfast-store tls init` makes all of them
     #[arg(long, env = "HOLDFAST_STORE_TLS_CERT", value_name = "FILE")]
-    pub tls_cert: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
     /// Use this private key of --tls-cert
     #[arg(long, env = "HOLDFAST_STORE_TLS_KEY", value_name = "FILE")]
-    pub tls_key: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     /// Let in clients with a certificate of this authority, without a token
     #[arg(long, env = "HOLDFAST_STORE_TLS_CLIENT_CA", value_name = "FILE")]
-    pub tls_client_ca: Option<PathBuf>,
+    pub(crate) tls_client_ca: Option<PathBuf>,
     /// Show this certificate to other nodes, which show theirs
     #[arg(long, env = "HOLDFAST_PEER_TLS_CERT", value_name = "FILE")]
-    pub peer_tls_cert: Option<PathBuf>,
+    pub(crate) peer_tls_cert: Option<PathBuf>,
     /// Use this private key of --peer-tls-cert
     #[arg(long, env = "HOLDFAST_PEER_TLS_KEY", value_name = "FILE")]
-    pub peer_tls_key: Option<PathBuf>,
+    pub(crate) peer_tls_key: Option<PathBuf>,
     /// Take a connection for that of a node only with a certificate of this authority
     #[arg(long, env = "HOLDFAST_PEER_TLS_CA", value_name = "FILE")]
-    pub peer_tls_ca: Option<PathBuf>,
+    pub(crate) peer_tls_ca: Option<PathBuf>,
     /// Listen beyond this machine without TLS, or without a token: everybody on the network reads
     /// the traffic, and without a token every client can do everything
     #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
@@ -94,10 +94,10 @@ pub struct ServeArgs {
     pub heartbeat: Option<Duration>,
     /// Stand for election after a silence of at least this [default: 300ms]
     #[arg(long, env = "HOLDFAST_ELECTION_MIN", value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub election_min: Option<Duration>,
+    pub(crate) election_min: Option<Duration>,
     /// Stand for election after a silence of at most this [default: 500ms]
     #[arg(long, env = "HOLDFAST_ELECTION_MAX", value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub election_max: Option<Duration>,
+    pub(crate) election_max: Option<Duration>,
     /// Make a snapshot after this many log entries (up to two thirds more, so that nodes take
     /// turns) [default: 50000]
     #[arg(long, env = "HOLDFAST_SNAPSHOT_ENTRIES", value_name = "N")]
@@ -111,11 +111,11 @@ pub struct ServeArgs {
     /// Refuse writes that add when too many nodes have less disk free than this beyond one more
     /// snapshot, such as 2GiB [default: 1GiB, at most a tenth of the disk]
     #[arg(long, env = "HOLDFAST_DISK_RESERVE", value_name = "BYTES")]
-    pub disk_reserve: Option<ByteSize>,
+    pub(crate) disk_reserve: Option<ByteSize>,
     /// Refuse writes that add when too many nodes have less memory free than this
     /// [default: 512MiB, at most a twentieth of it]
     #[arg(long, env = "HOLDFAST_MEMORY_RESERVE", value_name = "BYTES")]
-    pub memory_reserve: Option<ByteSize>,
+    pub(crate) memory_reserve: Option<ByteSize>,
     /// Read the whole disk again this often, and mend damage from memory; 0s: never [default: 1h]
     #[arg(long, env = "HOLDFAST_SCRUB_EVERY", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub scrub_every: Option<Duration>,

@@ -25,7 +25,7 @@ use crate::tls::{Admittance, PEER_PATHS};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Answers a request, and counts that.
-pub async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
     let activity = app.activity();
     let response = admit_or_refuse(app, request, next).await;
     activity.answered();

@@ -34,7 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use self::cost::cost;
 use self::feeding::Feeding;
-pub use self::pressure::Pressure;
+pub(crate) use self::pressure::Pressure;
 use self::size::reply_bytes;
 use super::App;
 use super::accept::Place as ConnectionPlace;
@@ -61,7 +61,7 @@ const PARKED_MAX: usize = 262_144;
 
 /// KiB of commands and of long answers under way in all connections together, shared
 /// out among tenants; past it requests are turned away.
-pub const UNDER_WAY_KIB_MAX: u32 = 512 * 1024;
+pub(crate) const UNDER_WAY_KIB_MAX: u32 = 512 * 1024;
 
 /// Bytes of replies of one connection that wait to be written.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -87,7 +87,7 @@ type Source = BufReader<ReadHalf<TokioIo<Upgraded>>>;
 type Sink = WriteHalf<TokioIo<Upgraded>>;
 
 /// The route of the stream.
-pub fn router(app: App) -> Router {
+pub(crate) fn router(app: App) -> Router {
     Router::new().route(routes::STREAM, get(open)).with_state(app)
 }
 

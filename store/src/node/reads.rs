@@ -66,7 +66,7 @@ impl Node {
     }
 
     /// Returns once the applied state is linearizable.
-    pub async fn linearize(&self) -> Result<(), Problem> {
+    pub(crate) async fn linearize(&self) -> Result<(), Problem> {
         let (done, ready) = oneshot::channel();
         self.when_ready(false, Tenant::Anybody, |result| drop(done.send(result)));
         ready.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))

@@ -26,7 +26,7 @@ pub struct RecoverArgs {
     pub file: PathBuf,
     /// Confirm that entries reported as missing may be lost
     #[arg(long)]
-    pub accept_loss: bool,
+    accept_loss: bool,
 }
 
 /// Writes the backup. Blocks.

@@ -58,7 +58,7 @@ pub struct RestoreArgs {
     pub data_dir: PathBuf,
     /// Begin a cluster of these nodes, this one included: 1=HOST:PORT,2=HOST:PORT,…
     #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST", value_parser = nodes)]
-    pub initial_cluster: Nodes,
+    pub(crate) initial_cluster: Nodes,
     /// Count the restores of this cluster, from 1 on and of any backup; the same for all nodes.
     /// Numbers that an earlier restore has given are not given again
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=ATTEMPTS_MAX))]
@@ -66,7 +66,7 @@ pub struct RestoreArgs {
     /// Confirm that no trainer runs: do not wait until those that do not know of the loss have
     /// stopped by themselves
     #[arg(long)]
-    pub trainers_are_stopped: bool,
+    trainers_are_stopped: bool,
 }
 
 /// Makes the folder.
