@@ -292,7 +292,6 @@ impl LeaderTracker {
         self.link.as_ref().filter(|link| link.leads).map(|link| link.node)
     }
 
-    /// The connection broke.
     pub(crate) fn lost(&mut self, why: String, now: Instant, random: Random<'_>) {
         let Some(link) = self.link.take() else { return };
         self.endpoints.failed(&link.address, why, now, random());

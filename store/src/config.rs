@@ -34,7 +34,6 @@ const SCRUB_EVERY_DEFAULT: Duration = Duration::from_secs(3600);
 /// How long a run is kept after its end by default.
 const ENDED_RUNS_KEPT_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 
-/// The TOML file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

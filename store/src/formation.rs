@@ -121,7 +121,6 @@ impl Plan {
     }
 }
 
-/// The node's place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// This node founds the cluster: its disk is written next, then the first
@@ -131,10 +130,7 @@ pub(crate) enum Place {
         cluster_id: String,
     },
     /// A node of a cluster that another node founds or founded.
-    Member {
-        /// The cluster's id.
-        cluster_id: String,
-    },
+    Member { cluster_id: String },
 }
 
 /// Why there is no place for this node.

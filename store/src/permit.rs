@@ -26,7 +26,6 @@ pub(crate) enum Right {
     End,
     /// To change the cluster.
     Operate,
-    /// To have everything.
     Everything,
     /// To be a node.
     Peer,
@@ -37,11 +36,9 @@ pub(crate) enum Right {
 /// Of which jobs a role has a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Of none.
     None,
     /// Of those that its patterns match.
     OwnJobs,
-    /// Of all.
     All,
 }
 
@@ -67,7 +64,6 @@ impl Right {
 /// Which job something is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// This one.
     Job(Name),
     /// The one that holds this lease.
     Lease(LeaseId),
@@ -90,7 +86,6 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// All of them.
             #[cfg(test)]
             const ALL: &[Operation] = &[$(Operation::$variant,)+];
 

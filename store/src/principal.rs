@@ -28,12 +28,10 @@ pub(crate) enum Proof {
     Nothing,
     /// The token that nodes, agents and command lines share.
     SharedToken,
-    /// A client's certificate.
     Certificate,
     /// A node's certificate. What is not between nodes it passes on for a caller that it
     /// let in without a signed token.
     Node,
-    /// A signed token.
     Token(Arc<HeldToken>),
 }
 

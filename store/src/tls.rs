@@ -25,17 +25,13 @@ pub struct Tls {
 /// The files named by flags; all of them, or none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TlsPaths {
-    /// `--tls-cert`
     pub(crate) cert: Option<PathBuf>,
     /// `--tls-key`
     pub key: Option<PathBuf>,
     /// `--tls-client-ca`: may be missing.
     pub(crate) client_ca: Option<PathBuf>,
-    /// `--peer-tls-cert`
     pub(crate) peer_cert: Option<PathBuf>,
-    /// `--peer-tls-key`
     pub(crate) peer_key: Option<PathBuf>,
-    /// `--peer-tls-ca`
     pub(crate) peer_ca: Option<PathBuf>,
 }
 
@@ -62,14 +58,12 @@ pub enum TlsSetupError {
 pub(crate) enum Admittance {
     /// It may do what the shared token allows, and needs none.
     LetIn,
-    /// Its token decides.
     AskToken,
     /// Only nodes may send this.
     NotPeer,
 }
 
 impl TlsPaths {
-    /// Reads the files.
     pub(crate) fn read(self) -> Result<Tls, TlsSetupError> {
         const CERT: &str = "--tls-cert";
         const KEY: &str = "--tls-key";

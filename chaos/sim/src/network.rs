@@ -160,11 +160,20 @@ struct Open {
 
 enum Event {
     /// A connect arrives, for the n-th time.
-    Knock { id: ConnectionId, tries: u32 },
-    /// Its answer arrives.
-    Answer { id: ConnectionId, refused: bool, tries: u32 },
+    Knock {
+        id: ConnectionId,
+        tries: u32,
+    },
+    Answer {
+        id: ConnectionId,
+        refused: bool,
+        tries: u32,
+    },
     /// Segments sent by an end may arrive.
-    Segments { id: ConnectionId, from: usize },
+    Segments {
+        id: ConnectionId,
+        from: usize,
+    },
 }
 
 /// Cheap to clone.

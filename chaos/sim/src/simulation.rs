@@ -28,7 +28,6 @@ use crate::workload::{Operator, Order, Records, Trainer, Worker};
 
 /// Hosts of trainers, and clients, one each.
 const TRAINERS: u8 = 3;
-/// The operator's host.
 const OPERATOR: HostId = HostId(FIRST_TRAINER + 9);
 /// Longest time until a new cluster serves, in milliseconds.
 const FOUNDING_MAX: u64 = 10_000;
@@ -389,7 +388,6 @@ impl Simulation {
         (0..millis).for_each(|_| self.step());
     }
 
-    /// One millisecond.
     fn step(&mut self) {
         self.now += 1;
         self.journal.set_now(self.now);

@@ -44,7 +44,6 @@ pub(super) struct Chains<'a> {
 /// The value that a known call must find.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Need {
-    /// Exactly this value.
     Exactly(Value),
     /// A value that counts as this number.
     Number(i64),

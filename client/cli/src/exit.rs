@@ -47,7 +47,6 @@ pub(crate) enum Failure {
     Unreachable(String),
     /// A node answered something that does not belong to the question.
     Mismatch {
-        /// What was asked.
         asked: &'static str,
         /// What came back.
         answer: String,

@@ -204,7 +204,6 @@ pub(crate) struct Outcome {
     pub holders: u32,
 }
 
-/// The latest advance.
 #[derive(Clone)]
 pub(crate) struct Advanced {
     pub iteration: u64,

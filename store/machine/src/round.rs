@@ -106,7 +106,6 @@ impl Numbers {
     }
 }
 
-/// A gathering round.
 #[derive(Clone)]
 pub(crate) struct Round {
     pub generation: Generation,

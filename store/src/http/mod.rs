@@ -197,7 +197,6 @@ impl App {
         assert!(self.inner.running.set(running).is_ok(), "a node finds its place once");
     }
 
-    /// The counters.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }

@@ -163,13 +163,11 @@ impl Failure {
         Failure { status, problem: Box::new(Problem::refused(Code::InvalidRequest, message)) }
     }
 
-    /// The HTTP status.
     #[cfg(test)]
     pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The problem.
     pub(crate) fn problem(&self) -> &Problem {
         &self.problem
     }

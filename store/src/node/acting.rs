@@ -59,7 +59,6 @@ impl Acting<'_> {
         });
     }
 
-    /// Answers a read.
     pub(crate) async fn read(self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
         self.check(&permit::of_read(&read))?;
         let answer = self.node.read(read, stale).await?;

@@ -79,7 +79,6 @@ use tenant::Tenant;
 use waits::{Registered, WaitId};
 use watches::{Bell, Registration};
 
-/// This build's version.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Bytes that a watch counts beyond its prefix: its task and its entry.

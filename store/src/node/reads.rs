@@ -52,7 +52,6 @@ impl Node {
         }
     }
 
-    /// Answers a read.
     pub(super) async fn read(&self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
         let (done, answer) = oneshot::channel();
         self.submit_read(read, stale, |result| drop(done.send(result)));

@@ -18,7 +18,6 @@ use holdfast_machine::Machine;
 /// Whose request it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Tenant {
-    /// A job's.
     Job(Name),
     /// It names no job, or a lease that does not exist.
     #[default]

@@ -27,7 +27,6 @@ pub(crate) struct Bell {
     notify: Notify,
 }
 
-/// A watcher's sleep.
 struct Rest<'a>(&'a Bell);
 
 impl Drop for Rest<'_> {
@@ -114,7 +113,6 @@ pub(crate) struct Registration {
 }
 
 impl Watches {
-    /// Enters a watcher.
     pub(crate) fn register(self: &Arc<Self>, run: RunKey, prefix: Blob) -> Registration {
         let bell = Arc::new(Bell::default());
         let id = self.next.fetch_add(1, Ordering::Relaxed);

@@ -124,7 +124,6 @@ pub struct View {
     pub term: u64,
     /// The leader, if it knows one.
     pub leader: Option<LeaderHint>,
-    /// Its own role.
     pub(crate) role: NodeRole,
     /// Index of its last entry.
     pub(crate) last_log: u64,

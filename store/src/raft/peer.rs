@@ -60,11 +60,9 @@ pub(crate) enum PeerError {
     /// The other belongs to another cluster.
     #[error("node {node} belongs to cluster {theirs}, this one is {ours}")]
     OtherCluster {
-        /// The other node.
         node: NodeId,
         /// The other node's cluster.
         theirs: String,
-        /// This node's cluster.
         ours: String,
     },
     /// The address leads to another node.

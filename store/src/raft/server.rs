@@ -27,7 +27,6 @@ const TERMS_AHEAD_MAX: u64 = 1 << 32;
 /// Why a connection from another node ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
-    /// The connection broke.
     #[error("the connection broke: {0}")]
     Io(#[from] std::io::Error),
     /// What came is not a message.

@@ -90,7 +90,6 @@ pub(crate) trait Introduction: Send + Sync + 'static {
 
 type Connection = Wire<TokioIo<Upgraded>>;
 
-/// The transport.
 pub(crate) struct TcpTransport {
     introduction: Arc<dyn Introduction>,
     access: Access,

@@ -22,7 +22,6 @@ pub(crate) enum TransportError {
         node: NodeId,
         /// Its address, `host:port`.
         address: String,
-        /// The error below.
         why: String,
     },
     /// The connection broke, or what came is not an answer.
@@ -30,7 +29,6 @@ pub(crate) enum TransportError {
     Broken {
         /// Node that was called.
         node: NodeId,
-        /// The error below.
         why: String,
     },
     /// No answer in time.
@@ -38,7 +36,6 @@ pub(crate) enum TransportError {
     Timeout {
         /// Node that was called.
         node: NodeId,
-        /// The time limit.
         after: Duration,
     },
 }

@@ -56,7 +56,6 @@ pub struct Append {
     pub entries: Vec<LogRecord>,
 }
 
-/// A candidate's request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ballot {
     /// The vote asked for.
@@ -73,7 +72,6 @@ pub(crate) struct Ballot {
 pub(crate) enum Ask {
     /// Append, answered alone: heartbeats.
     Append(Append),
-    /// A vote.
     Vote(Ballot),
     /// A pre-vote: whether it would vote.
     PreVote(Ballot),
@@ -82,12 +80,10 @@ pub(crate) enum Ask {
     Gone {
         /// Node id of the leader.
         leader: u64,
-        /// The leader's term.
         term: u64,
     },
     /// The leader hands leadership over.
     Transfer {
-        /// The leader's claim.
         from: VoteRecord,
         /// Node that is to lead.
         to: u64,
@@ -100,11 +96,9 @@ pub(crate) enum Ask {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PeerAnswer {
-    /// To an append.
     Append(Appended),
     /// To a vote and a pre-vote.
     Vote {
-        /// The voter's vote.
         vote: VoteRecord,
         /// Whether it was granted.
         granted: bool,
@@ -116,7 +110,6 @@ pub(crate) enum PeerAnswer {
         /// Whether it is, by what this node has seen.
         gone: bool,
     },
-    /// To a transfer.
     Transfer {
         /// Whether it was accepted.
         accepted: bool,

@@ -58,7 +58,6 @@ impl Log {
         Ok(Log { shared: Arc::new(shared) })
     }
 
-    /// Its one writer.
     pub(crate) fn queue(&self) -> &Queue {
         &self.shared.queue
     }

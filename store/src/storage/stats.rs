@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// One written batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written {
     /// Log entries in it.

@@ -162,7 +162,6 @@ pub(super) struct Log {
     after: Revision,
 }
 
-/// Some events.
 pub(super) struct Page {
     pub(super) events: Vec<Event>,
     /// Registrations, ends and promotions up to this revision are no longer kept.

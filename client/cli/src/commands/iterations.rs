@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     context.emit(&Iterations::of(info, advances, compacted, now, revision))
 }
 
-/// `iterations`.
+/// The answer of `iterations`.
 #[derive(Debug, Serialize)]
 struct Iterations {
     iteration: u64,

@@ -349,7 +349,6 @@ impl Coordination {
         })
     }
 
-    /// All live processes.
     fn gathered(&self) -> OrdMap<ProcessId, &Process> {
         let alive = self.processes.iter().filter(|(_, record)| record.is_alive());
         alive.map(|(process, record)| (*process, record)).collect()

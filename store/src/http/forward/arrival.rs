@@ -40,7 +40,6 @@ pub(crate) struct Received {
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads a body.
 pub(crate) async fn receive(body: Body, room: &Room) -> Result<Received, Failure> {
     receive_within(BODY_TIME_MAX, body, room).await
 }

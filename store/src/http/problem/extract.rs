@@ -46,7 +46,6 @@ pub(crate) fn too_large() -> Failure {
     )
 }
 
-/// The query parameters.
 pub(crate) struct Params<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {

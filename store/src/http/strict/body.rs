@@ -119,7 +119,6 @@ impl<'w> Walk<'w> {
         }
     }
 
-    /// A nested value.
     fn below<'b>(&'b self, shape: &'b Shape, place: Place<'b>) -> Walk<'b> {
         Walk { shape, place, fault: self.fault }
     }

@@ -42,7 +42,6 @@ pub(crate) struct Field {
     pub(crate) shape: Shape,
     /// Whether it is required.
     pub(crate) required: bool,
-    /// Its description.
     pub(crate) meaning: String,
 }
 

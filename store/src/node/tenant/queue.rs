@@ -55,7 +55,6 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// The next item.
     pub(crate) fn pop(&mut self) -> Option<T> {
         loop {
             let tenant = self.turns.front()?;

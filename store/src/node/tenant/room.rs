@@ -24,7 +24,6 @@ struct Shared {
     turns: VecDeque<Tenant>,
 }
 
-/// One tenant's part.
 #[derive(Debug, Default)]
 struct Own {
     held: u32,

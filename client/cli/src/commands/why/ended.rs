@@ -24,7 +24,6 @@ pub(super) struct Ended {
     pids: Vec<u32>,
     /// Null where only the process that started them knows.
     exit: Option<Exit>,
-    /// The latest.
     ended_ms_ago: u64,
     /// A key that is missing and that one of them would have written.
     key: Option<Blob>,
