@@ -124,7 +124,7 @@ pub struct Arrival {
     /// Whether the round may declare absent processes dead.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evicts: bool,
-    /// Of a quorum: fewest and most members.
+    /// For a quorum: fewest and most members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quorum: Option<(u32, u32)>,
     /// Whether the round waits also for the dead of its set or generation.
@@ -225,12 +225,12 @@ pub struct Outcome {
     pub values: Option<Vec<Blob>>,
     /// The result of a vote, or of an atomic block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<VoteVerdict>,
 }
 
 /// The verdict of a vote or an atomic block, as one of its members got it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct VoteVerdict {
     /// Whether the vote carried, or the block succeeded.
     pub carried: bool,
     /// The value that won, if the vote elects one.

@@ -1,5 +1,5 @@
-//! Whether a cluster kept its promises: the calls and answers of real programs are
-//! recorded, and judged afterwards by what they saw, not by the store's own account.
+//! Checks whether a cluster kept its promises: it records the calls and answers of
+//! real programs, and judges by these records, not by the store's own account.
 //!
 //! Entry points: [`run::drive`] (a cluster is started, broken and judged) and
 //! [`run::attached`] (one that is there), [`Recording`](recording::Recording) and
@@ -31,10 +31,10 @@
 //! * The verdict rests on what programs called and got and on when they were
 //!   killed. What the store says (revisions, events) is compared with that and
 //!   must fit; it excuses nothing.
-//! * What cannot be decided is no pass: of rounds a failure, of a run unknown.
+//! * An undecided check is never a pass: for rounds it is a failure, for a run unknown.
 //! * A fault that was not observed proves nothing.
-//! * Whatever a run makes on the machine is written down before it is made, and is
-//!   undone at its end, at Ctrl-C, and by `heal` after a kill.
+//! * A run writes down each thing before it makes it on the machine, and undoes it at
+//!   its end or at Ctrl-C; `heal` does so after a kill.
 //! * A kill, a registration, a closing: each is a moment that is known as an
 //!   interval, and every rule allows for all moments in it.
 

@@ -175,7 +175,7 @@ pub struct Choice {
 pub enum Chosen {
     /// All could be made together.
     All,
-    /// This one has no alternative left, whatever is chosen for those that have several:
+    /// This one has no alternative left under any choice for those that have several:
     /// it contradicts what is certain.
     None(usize),
     /// Each has an alternative, but no combination was found to fit.

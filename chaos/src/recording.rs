@@ -31,19 +31,13 @@ enum Line {
     Call {
         /// Its number within the file, from 1.
         id: u64,
-        /// The moment before.
         at: Moment,
         workload: String,
         key: String,
         action: Action,
     },
     /// A call has ended.
-    Return {
-        id: u64,
-        /// The moment after.
-        at: Moment,
-        outcome: Outcome,
-    },
+    Return { id: u64, at: Moment, outcome: Outcome },
 }
 
 /// A client's own file.

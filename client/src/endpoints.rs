@@ -111,8 +111,8 @@ impl Endpoints {
     }
 
     /// How many times the usual limit an attempt at a node may take: more after failures.
-    /// A node that many connect to accepts in turn, and whoever leaves the queue begins
-    /// at its end again.
+    /// A busy node accepts connections in turn, and a client that leaves the queue starts
+    /// again at its end.
     pub(crate) fn patience(&self, address: &str) -> u32 {
         let known = self.known.iter().find(|known| known.address == address);
         1 << known.map_or(0, |known| known.failures.min(PATIENCE_DOUBLINGS_MAX))

@@ -1,5 +1,5 @@
-//! The client library of Holdfast: commands exactly once, reads, waits and
-//! watches, against whichever node leads at the moment.
+//! The client library of Holdfast: exactly-once commands, reads, waits and
+//! watches. It finds the leader and follows it.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -48,15 +48,15 @@
 //!   and an outcome of its own.
 //! * **Reads** are linearizable unless asked otherwise, and simply repeated.
 //!   Callers that ask the same at the same time share one read, which is sent
-//!   after the last of them has asked: of each question one is on the wire and
-//!   one waits after it, at most. [`Client::read_together`] waits for company. This serves every
-//!   program on the client, each door of an agent included.
+//!   after the last of them has asked: for each question at most one read is on the
+//!   wire, and one waits. [`Client::read_together`] waits for other callers first. All users
+//!   of one client share reads, the doors of an agent included.
 //! * **Waits** are re-attached to the next leader with the revision at which
 //!   they were first registered, so that nothing between is missed.
 //! * **Watches** deliver every change once and in order, or end with
 //!   [`Compacted`](holdfast_api::Code::Compacted). **Feeds** deliver what is
 //!   decided for a lease, once and in order, until it has ended.
-//! * Every call ends at its deadline at the latest, and reports what is known.
+//! * Every call ends at its deadline at the latest, and reports the outcome as far as it is known.
 //!
 //! # Map of the modules
 //!
@@ -74,7 +74,6 @@
 //! | `leader_tracker`, `endpoints`, `backoff` | pure: which node to talk to, and when |
 //! | `lookout` | pure: a second connection, to a node that reports who leads |
 //! | `token_file` | the rim: the shared token, read for each connection |
-//! | `regular_file` | the rim: files that people name, read within a bound |
 //! | `liveness` | pure: a silent connection or a dead one |
 //! | `fetch` | one question by plain HTTP, beside the stream |
 //! | `outage` | the store does not answer: since when, why, and when it does again |
@@ -87,9 +86,9 @@
 //!   and clocks.
 //! * A sequence is used for one command. The acknowledgement never passes a
 //!   command whose answer is still wanted.
-//! * A command counts as sent from the moment it is handed to the writer. What
-//!   was never handed over had no effect; of everything else that ends without
-//!   an answer the outcome is unknown.
+//! * A command counts as sent from the moment it is handed to the writer. A
+//!   command that was never handed over had no effect; the outcome of any other
+//!   that ends without an answer is unknown.
 //! * Everything has a bound with a name: open calls and their bytes
 //!   ([`OPEN_CALLS_MAX`], [`OPEN_BYTES_MAX`]), waits ([`OPEN_WAITS_MAX`]),
 //!   watches ([`OPEN_WATCHES_MAX`]), what waits in each watch, feed and
@@ -126,7 +125,6 @@ mod lookout;
 mod mailbox;
 mod options;
 mod outage;
-mod regular_file;
 mod replies;
 mod resume;
 mod session;
@@ -145,11 +143,11 @@ pub use error::Error;
 pub use events::{Events, EventsPage};
 pub use feed::FeedReader;
 pub use fetch::{FETCH_BYTES_MAX, FetchError, Fetched, download, fetch};
+pub use holdfast_net::regular_file::{open_regular, read_regular, read_regular_text};
 pub use keys::{Compared, Keys, Page, Popped, Transacted};
 pub use mailbox::{PARCEL_BYTES_MAX, PARCELS_MAX};
 pub use options::{ENDPOINTS_MAX, EndpointError, Options, parse_endpoints};
 pub use outage::{Outage, OutageCause, Outages};
-pub use regular_file::{open_regular, read_regular, read_regular_text};
 pub use resume::{InFlight, Ledger, Mark, Resumed, Settled, Unclaimed};
 pub use statistics::Statistics;
 pub use token_file::{TokenFileError, check_token_file};

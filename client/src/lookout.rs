@@ -155,7 +155,6 @@ impl Lookout {
         }
     }
 
-    /// Its connection.
     pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
         match &mut self.state {
             State::Connected(one) => Some(&mut one.connection),

@@ -181,7 +181,6 @@ struct Schedule {
     pause: Option<Duration>,
 }
 
-/// What is due.
 #[derive(Debug, PartialEq, Eq)]
 enum Due {
     Nothing,

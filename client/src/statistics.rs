@@ -49,7 +49,6 @@ pub(crate) struct Counters {
     pub(crate) reads_shared: Counter,
     /// 0 = not known; node ids start at 1.
     leader: AtomicU64,
-    /// The same.
     lookout: AtomicU64,
     unanswered_since: Mutex<Option<Instant>>,
     addresses: Mutex<Vec<String>>,

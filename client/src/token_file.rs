@@ -6,8 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use holdfast_api::token::{self, FILE_BYTES_MAX, Token, TokenError, Tokens};
-
-use crate::regular_file::open_regular;
+use holdfast_net::regular_file::open_regular;
 
 /// Why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]

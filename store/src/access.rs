@@ -89,26 +89,26 @@ impl Access {
     }
 
     /// The tokens of a file.
-    pub fn from_file(path: &Path) -> Result<Access, AccessError> {
+    pub(crate) fn from_file(path: &Path) -> Result<Access, AccessError> {
         let guarded = Some(read_tokens(TOKEN_FILE, path)?);
         Ok(Access { guarded, ..Access::default() })
     }
 
     /// The same, with another file's tokens for requests between nodes.
-    pub fn with_peers(self, path: &Path) -> Result<Access, AccessError> {
+    pub(crate) fn with_peers(self, path: &Path) -> Result<Access, AccessError> {
         let peers = Some(read_tokens(PEER_TOKEN_FILE, path)?);
         Ok(Access { peers, ..self })
     }
 
     /// The same, with the public keys of a file: tokens that they signed are taken, too.
-    pub fn with_keys(self, path: &Path) -> Result<Access, AccessError> {
+    pub(crate) fn with_keys(self, path: &Path) -> Result<Access, AccessError> {
         let parse = |file: &[u8]| PublicKeys::parse(file).map_err(|error| error.to_string());
         let keys = Some(Followed::read(TOKEN_KEYS, path, "token keys", parse)?);
         Ok(Access { keys, ..self })
     }
 
     /// The same, with these certificates.
-    pub fn with_tls(self, tls: Tls) -> Access {
+    pub(crate) fn with_tls(self, tls: Tls) -> Access {
         Access { tls, ..self }
     }
 
@@ -118,17 +118,17 @@ impl Access {
     }
 
     /// Whether there is a token at all.
-    pub fn is_guarded(&self) -> bool {
+    pub(crate) fn is_guarded(&self) -> bool {
         self.guarded.is_some()
     }
 
     /// Whether access is restricted, by a token or by certificates.
-    pub fn is_restricted(&self) -> bool {
+    pub(crate) fn is_restricted(&self) -> bool {
         self.is_guarded() || self.tls.wants_certificates()
     }
 
     /// Warnings about the file for the operator.
-    pub fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let of_tokens = self.files().find_map(|guarded| {
             let (advice, path) = (token::exposed(guarded.mode())?, guarded.path().display());
             Some(format!("{} {path}: {advice} {path}", guarded.flag()))
@@ -138,7 +138,7 @@ impl Access {
 
     /// Whether a request with these headers may use this path. Its duration reveals
     /// nothing about the tokens but their number and lengths.
-    pub fn admits(&self, path: &str, headers: &HeaderMap) -> bool {
+    pub(crate) fn admits(&self, path: &str, headers: &HeaderMap) -> bool {
         let Some(guarded) = &self.guarded else { return true };
         if Access::is_open_path(path) {
             return true;
@@ -157,38 +157,38 @@ impl Access {
     }
 
     /// The signed token in these headers, if there is one.
-    pub fn signed_token(headers: &HeaderMap) -> Option<&str> {
+    pub(crate) fn signed_token(headers: &HeaderMap) -> Option<&str> {
         let given = token::bearer(headers.get(header::AUTHORIZATION)?.as_bytes())?;
         let given = Some(given).filter(|given| grant::is_signed(given))?;
         std::str::from_utf8(given).ok()
     }
 
     /// Whether signed tokens are taken here.
-    pub fn takes_signed_tokens(&self) -> bool {
+    pub(crate) fn takes_signed_tokens(&self) -> bool {
         self.keys.is_some()
     }
 
     /// Ids of the keys whose tokens are taken.
-    pub fn key_ids(&self) -> Vec<Name> {
+    pub(crate) fn key_ids(&self) -> Vec<Name> {
         let keys = self.keys.iter();
         keys.flat_map(|keys| keys.get().iter().map(|key| key.id().clone()).collect::<Vec<_>>())
             .collect()
     }
 
     /// Who holds a signed token; the error says why nobody.
-    pub fn verify(&self, token: &str) -> Result<Principal, Problem> {
+    pub(crate) fn verify(&self, token: &str) -> Result<Principal, Problem> {
         let keys = self.keys.as_ref().ok_or_else(no_keys)?;
         signed::verify(&keys.get(), token, calendar::now_ms())
     }
 
     /// Whether a signed token that was valid once still is.
-    pub fn is_current(&self, token: &HeldToken) -> Result<(), Problem> {
+    pub(crate) fn is_current(&self, token: &HeldToken) -> Result<(), Problem> {
         let keys = self.keys.as_ref().ok_or_else(no_keys)?;
         signed::is_current(token, &keys.get(), calendar::now_ms())
     }
 
     /// Whether this path never needs a token.
-    pub fn is_open_path(path: &str) -> bool {
+    pub(crate) fn is_open_path(path: &str) -> bool {
         routes::OPEN.contains(&path)
     }
 
@@ -199,7 +199,7 @@ impl Access {
 
     /// Headers of a caller's request that this node passes on: a signed token itself, so
     /// that the right stays the caller's.
-    pub fn headers_for(&self, caller: &Principal) -> HeaderMap {
+    pub(crate) fn headers_for(&self, caller: &Principal) -> HeaderMap {
         match caller.token() {
             Some(token) => {
                 HeaderMap::from_iter([(header::AUTHORIZATION, token.authorization.clone())])
@@ -225,7 +225,7 @@ impl Access {
 
     /// Follows changes of the files. An invalid file changes nothing. Runs until it
     /// is dropped.
-    pub async fn follow_file(self) {
+    pub(crate) async fn follow_file(self) {
         let tokens = join_all(self.files().map(|guarded| guarded.clone().follow()));
         let keys = join_all(self.keys.iter().map(|keys| keys.clone().follow()));
         tokio::join!(tokens, keys, self.tls.clone().follow_files());
@@ -238,7 +238,7 @@ fn read_tokens(flag: &'static str, path: &Path) -> Result<Arc<Followed<Tokens>>,
 }
 
 /// A signed token, and no keys to look at it with.
-pub fn no_keys() -> Problem {
+fn no_keys() -> Problem {
     let message = "this node takes no signed tokens: start it with --token-keys FILE, which `holdfast token keygen` makes";
     Problem::refused(holdfast_api::Code::Unauthorized, message)
 }

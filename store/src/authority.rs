@@ -44,18 +44,18 @@ const NAMES_MAX: usize = 64;
 /// Flags of `holdfast-store tls init`.
 #[derive(Debug, Clone, Args)]
 pub struct InitArgs {
-    /// Folder for the authorities and certificates; one that holds them already keeps the
-    /// authorities, and gets new certificates
+    /// Write authorities and certificates into this folder; authorities that it holds already
+    /// are kept, and certificates are made anew
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// All nodes, as in --initial-cluster: 1=HOST:PORT,2=HOST:PORT,…
+    /// Make a certificate for each of these nodes, as in --initial-cluster: 1=HOST:PORT,2=HOST:PORT,…
     #[arg(long, value_name = "LIST")]
     nodes: String,
-    /// A name or address by which clients reach the nodes beside those, such as that of a load
-    /// balancer; can be repeated
+    /// Add this name or address to the nodes' certificates, such as a load balancer's; can be
+    /// repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     name: Vec<String>,
-    /// How long the certificates are valid; the authorities are for ten years
+    /// Make certificates valid for this many days; authorities are for ten years
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3650))]
     days: u32,
 }
@@ -113,12 +113,12 @@ pub fn run(args: &InitArgs) -> anyhow::Result<()> {
 }
 
 /// The folder of a node's certificates.
-pub fn of_node(dir: &Path, node: NodeId) -> PathBuf {
+pub(crate) fn of_node(dir: &Path, node: NodeId) -> PathBuf {
     dir.join(format!("node-{node}"))
 }
 
 /// The files in a node's folder.
-pub fn paths(folder: &Path) -> TlsPaths {
+pub(crate) fn paths(folder: &Path) -> TlsPaths {
     TlsPaths {
         cert: Some(folder.join("tls.crt")),
         key: Some(folder.join("tls.key")),
@@ -194,7 +194,7 @@ impl Authority {
         match (read(&certificate)?, read(&key)?) {
             (Some(certificate), Some(text)) => {
                 let key = KeyPair::from_pem(&text)
-                    .with_context(|| format!("{} is no private key", key.display()))?;
+                    .with_context(|| format!("{} is not a private key", key.display()))?;
                 Ok(Authority { issuer: Issuer::new(params, key), certificate })
             }
             (None, None) => {
@@ -222,7 +222,9 @@ impl Authority {
         for host in &hosts {
             let name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._*".contains(&byte);
             if host.parse::<IpAddr>().is_err() && (host.is_empty() || !host.bytes().all(name)) {
-                bail!("{host:?} is no name of a host and no address: write it without a port");
+                bail!(
+                    "{host:?} is neither the name of a host nor an address: write it without a port"
+                );
             }
         }
         let mut params = CertificateParams::new(hosts)?;
@@ -260,7 +262,7 @@ fn valid(params: &mut CertificateParams, days: u32) {
 }
 
 fn read(path: &Path) -> anyhow::Result<Option<String>> {
-    match crate::regular_file::read_regular_text(path, 64 * 1024) {
+    match holdfast_net::regular_file::read_regular_text(path, 64 * 1024) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),

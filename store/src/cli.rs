@@ -79,13 +79,14 @@ pub enum TlsCommand {
 /// Flags of `holdfast-store health`.
 #[derive(Debug, Args)]
 pub struct HealthArgs {
-    /// The node's address
+    /// Ask the node at this address
     #[arg(long, default_value = "127.0.0.1:21001", value_name = "HOST:PORT", value_parser = address)]
     pub address: String,
     /// Ask whether it is ready to serve, not only alive
     #[arg(long)]
     pub ready: bool,
-    /// The authority of the node's certificate, where it has one
+    /// Connect with TLS; the node's certificate is of this authority [default: none, which is
+    /// plain text]
     #[arg(long, env = "HOLDFAST_TLS_CA", value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
 }

@@ -1,22 +1,26 @@
 //! What a node is started with: flags over environment over a TOML file over
 //! defaults.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+mod addresses;
+mod flags;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use clap::{Args, ValueEnum};
+use clap::Args as _;
 use holdfast_api::NodeId;
+use holdfast_net::regular_file::read_regular_text;
 use serde::Deserialize;
 
+pub(crate) use self::addresses::parse_nodes;
+use self::addresses::{advertised, host_name, parse_addresses};
+pub(crate) use self::addresses::{check_address, is_loopback};
+pub use self::flags::{LogFormat, ServeArgs};
 use crate::access::{Access, AccessError};
 use crate::formation::Plan;
-use crate::http::host::EVERY_HOST;
 use crate::node::room::Reserves;
 use crate::raft::ConsensusOptions;
-use crate::regular_file::read_regular_text;
 use crate::tls::{TlsPaths, TlsSetupError};
 
 /// Longest configuration file, in bytes.
@@ -30,123 +34,6 @@ const SCRUB_EVERY_DEFAULT: Duration = Duration::from_secs(3600);
 /// How long a run is kept after its end by default.
 const ENDED_RUNS_KEPT_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 
-/// Format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Pretty,
-    /// One JSON object a line.
-    Json,
-}
-
-/// Flags of `holdfast-store serve`; each also an environment variable and a
-/// key of the TOML file.
-#[derive(Debug, Clone, Default, Args)]
-pub struct ServeArgs {
-    /// TOML file with any of these settings (keys as the flags, with underscores)
-    #[arg(long, env = "HOLDFAST_STORE_CONFIG", value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// This node's id: a number from 1, never used again after the node was removed
-    #[arg(long, env = "HOLDFAST_NODE_ID", value_name = "ID")]
-    pub node_id: Option<NodeId>,
-    /// Folder for everything this node keeps; created if missing
-    #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
-    /// Address to listen on, for clients and nodes alike
-    #[arg(long, env = "HOLDFAST_LISTEN", value_name = "HOST:PORT")]
-    pub listen: Option<String>,
-    /// Address under which the others reach this node, where --listen does not say it: a name is
-    /// looked up again for each connection [default: its own entry of --initial-cluster, or --listen]
-    #[arg(long, env = "HOLDFAST_ADVERTISE", value_name = "HOST:PORT")]
-    pub advertise: Option<String>,
-    /// All nodes of a new cluster, this one included: 1=HOST:PORT,2=HOST:PORT,…
-    /// Counts only while the data folder is empty
-    #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST")]
-    pub initial_cluster: Option<String>,
-    /// Nodes of an existing cluster to join: HOST:PORT,…
-    /// Then run `holdfast node add ID ADDRESS` and `holdfast node promote ID`
-    #[arg(long, env = "HOLDFAST_JOIN", value_name = "LIST", conflicts_with = "initial_cluster")]
-    pub join: Option<String>,
-    /// File with the token that nodes, agents and command lines share; one a line while it is being
-    /// replaced: the first is sent, all are accepted
-    #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-    /// File with the token that nodes alone share, in the same form: required for
-    /// requests between nodes
-    #[arg(long, env = "HOLDFAST_PEER_TOKEN_FILE", value_name = "FILE")]
-    pub peer_token_file: Option<PathBuf>,
-    /// File with the public keys of signed tokens, one a line, as `holdfast token keygen` makes
-    /// them: a token says what its holder may do. Read again when it changes
-    #[arg(long, env = "HOLDFAST_TOKEN_KEYS", value_name = "FILE")]
-    pub token_keys: Option<PathBuf>,
-    /// Certificate that this node shows to clients, PEM: with it, the port speaks TLS alone. Needs
-    /// --tls-key and the three of --peer-tls; `holdfast-store tls init` makes all of them
-    #[arg(long, env = "HOLDFAST_STORE_TLS_CERT", value_name = "FILE")]
-    pub tls_cert: Option<PathBuf>,
-    /// Its private key
-    #[arg(long, env = "HOLDFAST_STORE_TLS_KEY", value_name = "FILE")]
-    pub tls_key: Option<PathBuf>,
-    /// Authority of clients' certificates: a client that shows one needs no token
-    #[arg(long, env = "HOLDFAST_STORE_TLS_CLIENT_CA", value_name = "FILE")]
-    pub tls_client_ca: Option<PathBuf>,
-    /// Certificate that this node shows to other nodes, which show theirs
-    #[arg(long, env = "HOLDFAST_PEER_TLS_CERT", value_name = "FILE")]
-    pub peer_tls_cert: Option<PathBuf>,
-    /// Its private key
-    #[arg(long, env = "HOLDFAST_PEER_TLS_KEY", value_name = "FILE")]
-    pub peer_tls_key: Option<PathBuf>,
-    /// Authority of the nodes' certificates, and of nothing else
-    #[arg(long, env = "HOLDFAST_PEER_TLS_CA", value_name = "FILE")]
-    pub peer_tls_ca: Option<PathBuf>,
-    /// Listen beyond this machine without TLS, or without a token: everybody on the network reads
-    /// the traffic, and without a token every client can do everything
-    #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
-    pub insecure: bool,
-    /// A name by which this node may be called beside those of the cluster's nodes, such as that of
-    /// a load balancer; `*`: any. Counts only without a token, and can be repeated
-    #[arg(long, env = "HOLDFAST_ALLOW_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
-    pub allow_host: Vec<String>,
-    /// How often the leader speaks [default: 50ms]
-    #[arg(long, env = "HOLDFAST_HEARTBEAT", value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub heartbeat: Option<Duration>,
-    /// Shortest silence after which a follower stands for election [default: 300ms]
-    #[arg(long, env = "HOLDFAST_ELECTION_MIN", value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub election_min: Option<Duration>,
-    /// Longest such silence [default: 500ms]
-    #[arg(long, env = "HOLDFAST_ELECTION_MAX", value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub election_max: Option<Duration>,
-    /// Log entries after which a snapshot is made (by the node up to two thirds more, so that nodes
-    /// take turns) [default: 50000]
-    #[arg(long, env = "HOLDFAST_SNAPSHOT_ENTRIES", value_name = "N")]
-    pub snapshot_entries: Option<u64>,
-    /// Log entries kept before a snapshot for followers that lag [default: 10000]
-    #[arg(long, env = "HOLDFAST_ENTRIES_KEPT", value_name = "N")]
-    pub entries_kept: Option<u64>,
-    /// How long a run is kept after its end, in log time, while this node leads [default: 24h]
-    #[arg(long, env = "HOLDFAST_ENDED_RUNS_KEPT", value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub ended_runs_kept: Option<Duration>,
-    /// Disk that is to stay free beyond one more snapshot, such as 2GiB: below it on too many nodes
-    /// writes that add are refused [default: 1GiB, at most a tenth of the disk]
-    #[arg(long, env = "HOLDFAST_DISK_RESERVE", value_name = "BYTES")]
-    pub disk_reserve: Option<ByteSize>,
-    /// Memory that is to stay free, likewise [default: 512MiB, at most a twentieth of it]
-    #[arg(long, env = "HOLDFAST_MEMORY_RESERVE", value_name = "BYTES")]
-    pub memory_reserve: Option<ByteSize>,
-    /// How often the disk is read again, and what is damaged written anew from memory; 0s: never
-    /// [default: 1h]
-    #[arg(long, env = "HOLDFAST_SCRUB_EVERY", value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub scrub_every: Option<Duration>,
-    /// How long a stopping node lets requests finish [default: 5s]
-    #[arg(long, env = "HOLDFAST_SHUTDOWN_GRACE", value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub shutdown_grace: Option<Duration>,
-    /// How log lines look; RUST_LOG filters them [default: pretty]
-    #[arg(long, env = "HOLDFAST_LOG_FORMAT", value_name = "FORMAT")]
-    pub log_format: Option<LogFormat>,
-}
-
-/// The TOML file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -455,126 +342,11 @@ fn unknown_key(table: &toml::Table) -> Option<String> {
     let nearest = known.iter().min_by_key(|key| strsim::osa_distance(unknown, key));
     let meant = nearest.filter(|key| strsim::osa_distance(unknown, key) <= SLIPS_MAX);
     let meant = meant.map_or(String::new(), |key| format!("; did you mean `{key}`?"));
-    Some(format!("`{unknown}` is no setting{meant} (keys: {})", known.join(", ")))
+    Some(format!("`{unknown}` is not a setting{meant} (keys: {})", known.join(", ")))
 }
 
 fn duration(what: &'static str, text: &str) -> Result<Duration, ConfigError> {
     humantime::parse_duration(text).map_err(|error| wrong(what, text, &error.to_string()))
-}
-
-/// Checks `host:port`; the name is looked up only when it is used.
-pub(crate) fn check_address(what: &'static str, address: &str) -> Result<(), ConfigError> {
-    let (host, port) =
-        address.rsplit_once(':').ok_or_else(|| wrong(what, address, "it must read HOST:PORT"))?;
-    if host.is_empty() {
-        return Err(wrong(what, address, "the host is missing (0.0.0.0 for all interfaces)"));
-    }
-    match port.parse::<u16>() {
-        Ok(_) => Ok(()),
-        Err(_) => Err(wrong(what, address, "the port must be a number up to 65535")),
-    }
-}
-
-/// Where the others reach this node; none if it was not set and is not needed.
-fn advertised(
-    node: NodeId,
-    listen: &str,
-    advertise: Option<String>,
-    plan: &Option<Plan>,
-) -> Result<Option<String>, ConfigError> {
-    if let Some(advertise) = &advertise {
-        check_reachable("--advertise", advertise)?;
-    }
-    match plan {
-        Some(Plan::Found { initial }) => {
-            let listed = initial[&node].clone();
-            match advertise {
-                Some(advertised) if advertised != listed => {
-                    let mut corrected = initial.clone();
-                    corrected.insert(node, advertised.clone());
-                    let corrected = crate::formation::written(&corrected);
-                    Err(ConfigError::Misplaced { node, listed, advertised, corrected })
-                }
-                _ => Ok(Some(listed)),
-            }
-        }
-        Some(Plan::Join { .. }) if advertise.is_none() => {
-            check_reachable("--listen", listen)?;
-            Ok(Some(listen.to_owned()))
-        }
-        Some(Plan::Join { .. }) | None => Ok(advertise),
-    }
-}
-
-/// Refuses an address that can be listened on but not connected to.
-fn check_reachable(what: &'static str, address: &str) -> Result<(), ConfigError> {
-    check_address(what, address)?;
-    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
-    let host = host.trim_matches(['[', ']']);
-    if port.parse() == Ok(0u16) || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
-        let why = "other nodes cannot connect to it; add --advertise HOST:PORT with this host's name or address";
-        return Err(wrong(what, address, why));
-    }
-    Ok(())
-}
-
-/// A name of a host, or `*`.
-fn host_name(text: &str) -> Result<String, String> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    if text == EVERY_HOST || text.bytes().all(allowed) {
-        return Ok(text.to_owned());
-    }
-    Err("it must be the name of a host, without a port, or `*`".to_owned())
-}
-
-/// Whether only this machine reaches the address. A name could resolve to any
-/// host.
-pub(crate) fn is_loopback(address: &str) -> bool {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-fn parse_addresses(what: &'static str, list: &str) -> Result<Vec<String>, ConfigError> {
-    let addresses: Vec<String> =
-        list.split(',').map(str::trim).filter(|a| !a.is_empty()).map(str::to_owned).collect();
-    for address in &addresses {
-        check_address(what, address)?;
-    }
-    if addresses.is_empty() {
-        return Err(wrong(what, list, "it names no node"));
-    }
-    Ok(addresses)
-}
-
-/// Parses `1=host:port,2=host:port`.
-pub fn parse_nodes(
-    what: &'static str,
-    list: &str,
-) -> Result<BTreeMap<NodeId, String>, ConfigError> {
-    let mut nodes = BTreeMap::new();
-    for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let (id, address) =
-            part.split_once('=').ok_or_else(|| wrong(what, part, "it must read ID=HOST:PORT"))?;
-        let id: NodeId = id
-            .trim()
-            .parse()
-            .ok()
-            .filter(|id| *id > 0)
-            .ok_or_else(|| wrong(what, part, "the id must be a number from 1"))?;
-        let address = address.trim().to_owned();
-        check_address(what, &address)?;
-        if nodes.values().any(|other| *other == address) {
-            return Err(wrong(what, list, &format!("{address} appears twice")));
-        }
-        if nodes.insert(id, address).is_some() {
-            return Err(wrong(what, list, &format!("node {id} appears twice")));
-        }
-    }
-    if nodes.is_empty() {
-        return Err(wrong(what, list, "it names no node"));
-    }
-    Ok(nodes)
 }
 
 #[cfg(test)]

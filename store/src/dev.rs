@@ -54,20 +54,19 @@ const CERTIFICATE_DAYS: u32 = 90;
 /// Flags of `holdfast-store dev`.
 #[derive(Debug, Clone, Args)]
 pub struct DevArgs {
-    /// How many nodes [default: those of the folder, or 3]
+    /// Run this many nodes [default: those of the folder, or 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(NODES_MAX)))]
     nodes: Option<u16>,
-    /// Folder for the nodes' folders; kept, so that a second start finds the same cluster
+    /// Keep the nodes' folders in this folder; a second start finds the same cluster there
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// The nodes listen on the ports after this one [default: that of the folder, or
-    /// 21000]
+    /// Listen on the ports after this one [default: that of the folder, or 21000]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(0..=i64::from(u16::MAX - NODES_MAX)))]
     base_port: Option<u16>,
     /// Speak TLS, with certificates in the folder `tls` of --data-dir, made if missing
     #[arg(long)]
     tls: bool,
-    /// Arguments for each node, after --
+    /// Pass these arguments to each node; they go after --
     #[arg(last = true, value_name = "SERVE-FLAGS")]
     extra: Vec<String>,
 }

@@ -28,7 +28,7 @@ const STAYING_CONNECT_TIME_MAX: Duration = Duration::from_millis(300);
 /// before it is closed: TCP's own pauses between retries would outlast the
 /// trouble. A host that is up but does not read counts as well.
 #[derive(Debug, Clone, Copy)]
-pub enum Patience {
+pub(crate) enum Patience {
     /// For short messages, or ones soon repeated.
     Short,
     /// For long transfers, which start again if interrupted.
@@ -198,7 +198,7 @@ pub async fn request(
 }
 
 /// Turns a new connection into a raw stream; gives the answer's headers too.
-pub async fn upgrade(
+pub(crate) async fn upgrade(
     tls: &Tls,
     address: &str,
     path: &str,

@@ -32,10 +32,10 @@ use crate::raft::peer::{Witness, Witnesses};
 use crate::recurring::Recurring;
 
 /// Path of a node's [`Identity`], for other nodes.
-pub const IDENTITY: &str = "/raft/v1/identity";
+pub(crate) const IDENTITY: &str = "/raft/v1/identity";
 
 /// Path where a founder hands over the cluster id.
-pub const FOUND: &str = "/raft/v1/found";
+pub(crate) const FOUND: &str = "/raft/v1/found";
 
 /// How often an empty node asks the others.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -58,7 +58,7 @@ pub struct Identity {
     /// The cluster's members, by its log; empty before it is founded.
     pub members: BTreeMap<NodeId, String>,
     /// Ids that were removed.
-    pub retired: BTreeSet<NodeId>,
+    pub(crate) retired: BTreeSet<NodeId>,
     /// Where it says that others reach it, if that was set.
     #[serde(default)]
     pub advertise: Option<String>,
@@ -76,20 +76,20 @@ pub struct Identity {
 
 impl Identity {
     /// An unused id, by this node's knowledge.
-    pub fn unused_id(&self) -> NodeId {
+    pub(crate) fn unused_id(&self) -> NodeId {
         let used = self.members.keys().chain(&self.retired).copied().max();
         used.unwrap_or(0).saturating_add(1)
     }
 
     /// Whether it belongs to this cluster.
-    pub fn is_of(&self, cluster_id: &str) -> bool {
+    pub(crate) fn is_of(&self, cluster_id: &str) -> bool {
         self.cluster_id.as_deref() == Some(cluster_id)
     }
 }
 
 /// A founder's message to the other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Founding {
+pub(crate) struct Founding {
     /// The new cluster's id.
     pub cluster_id: String,
     /// Its nodes.
@@ -121,9 +121,8 @@ impl Plan {
     }
 }
 
-/// The node's place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// This node founds the cluster: its disk is written next, then the first
     /// log entry is made.
     Founder {
@@ -131,10 +130,7 @@ pub enum Place {
         cluster_id: String,
     },
     /// A node of a cluster that another node founds or founded.
-    Member {
-        /// The cluster's id.
-        cluster_id: String,
-    },
+    Member { cluster_id: String },
 }
 
 /// Why there is no place for this node.
@@ -233,7 +229,7 @@ pub enum FormationError {
 }
 
 /// Asks a node for its identity.
-pub async fn ask_identity(
+pub(crate) async fn ask_identity(
     access: &Access,
     address: &str,
     limit: Duration,
@@ -265,7 +261,7 @@ pub fn written(nodes: &BTreeMap<NodeId, String>) -> String {
 /// Finds the place of a node with an empty disk, which others reach at `here`.
 /// Waits as long as it takes; `waits` gets the reason each time. `handed` yields
 /// the id that a founder handed over.
-pub async fn find_place(
+pub(crate) async fn find_place(
     node: NodeId,
     here: &str,
     plan: &Plan,
@@ -379,7 +375,7 @@ fn admitted<'a, K>(
 
 /// Asks the other nodes of the initial cluster for their identities; returns the
 /// answers received.
-pub async fn ask_others(
+pub(crate) async fn ask_others(
     node: NodeId,
     initial: &BTreeMap<NodeId, String>,
     access: &Access,
@@ -401,7 +397,7 @@ async fn ask_each_other(
 }
 
 /// Has all others store the cluster id.
-pub async fn hand_over(
+pub(crate) async fn hand_over(
     node: NodeId,
     initial: &BTreeMap<NodeId, String>,
     cluster_id: &str,

@@ -8,7 +8,7 @@ use nix::sys::statvfs::statvfs;
 use crate::node::room::{Free, Gauge, Measured};
 
 /// Measures the disk of a folder and the memory of this process.
-pub fn of(folder: &Path) -> Gauge {
+pub(crate) fn of(folder: &Path) -> Gauge {
     let folder = Arc::new(folder.to_owned());
     Arc::new(move || {
         let folder = folder.clone();

@@ -6,16 +6,16 @@
 //! `holdfast-store` is a thin shell around both.
 //!
 //! The path of a command: a connection ([`http`]) hands it to the node's one
-//! proposer ([`node::proposer`]), which packs what is waiting into a log entry;
+//! proposer (`node::proposer`), which packs what is waiting into a log entry;
 //! consensus ([`raft`]) replicates it; each node's log ([`storage`]) syncs it;
 //! once a majority has, the pure state machine (`holdfast-machine`) applies it on
 //! every node, its answers return the same way, and its effects wake waits and
-//! watches ([`node::waits`], [`node::watches`]).
+//! watches ([`node::waits`], `node::watches`).
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`access`] | tokens and keys: who is let in |
-//! | [`principal`], [`permit`] | who a request is from; who may do what |
+//! | `principal`, `permit` | who a request is from; who may do what |
 //! | [`authority`] | `tls init`: authorities and their certificates |
 //! | [`calendar`] | wall-clock time: for headers of files, and for signed tokens |
 //! | [`cli`] | the grammar of the command line |
@@ -30,8 +30,7 @@
 //! | [`dial`] | short HTTP conversations with other nodes |
 //! | [`tls`] | certificates: what a node shows and trusts |
 //! | `gauge` | free bytes of the disk and of memory |
-//! | `regular_file` | files named by users, read within a bound |
-//! | [`recurring`] | log lines about recurring trouble |
+//! | `recurring` | log lines about recurring trouble |
 //!
 //! # Architecture invariants
 //!
@@ -40,20 +39,23 @@
 //! * Only `raft` names types of openraft, only `storage` those of RocksDB, and none of
 //!   them reaches the disk or the wire.
 //! * `http` asks `node`, `node` asks `raft`, `raft` stands on `storage`: none knows what is
-//!   above it. What is between nodes ([`http::peers`]) opens for `raft`.
+//!   above it. What is between nodes (`http::peers`) opens for `raft`.
 //! * A write is acknowledged only after a majority has synced it, also when
 //!   the majority is one node.
 //! * Reads are confirmed by a quorum (ReadIndex). No read relies on a clock or a
 //!   lease.
 //! * Consensus, its log, its timers and the proposer run on threads of their own.
-//!   Client requests neither run there nor hold for long what these threads wait
-//!   for.
+//!   Client requests do not run there, and hold no lock for long that these threads
+//!   need.
 //! * A node whose log was lost or rolled back does not come back under its id.
 //! * Every queue, buffer, frame and wait has a bound, and the bound has a name.
 //! * A request from outside reaches the log and the state through
-//!   [`node::acting`] alone, with its rights.
-//! * Nothing but the expiry of signed tokens depends on a wall clock; time comes from
-//!   `tokio::time`.
+//!   `node::acting` alone, with its rights.
+//! * Only the expiry of signed tokens depends on a wall clock; all other time comes
+//!   from `tokio::time`.
+
+// An item that only this crate uses is `pub(crate)`.
+#![warn(unreachable_pub)]
 
 pub mod access;
 pub mod authority;
@@ -67,11 +69,10 @@ mod gauge;
 pub mod http;
 pub mod node;
 pub mod offline;
-pub mod permit;
-pub mod principal;
+mod permit;
+mod principal;
 pub mod raft;
-pub mod recurring;
-mod regular_file;
+mod recurring;
 pub mod serve;
 pub mod storage;
 pub mod tls;

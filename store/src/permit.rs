@@ -7,7 +7,7 @@
 use holdfast_api::grant::Role;
 use holdfast_api::{
     Admin, ClusterCommand, Command, LeaseCommand, LeaseId, Name, ProcessCommand, Read, ReleaseWhy,
-    RequestBody, RoundCommand, RunCommand, Scope, SessionCommand, routes,
+    RoundCommand, RunCommand, Scope, SessionCommand, routes,
 };
 use http::Method;
 
@@ -15,7 +15,7 @@ use crate::tls::PEER_PATHS;
 
 /// A right that something needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Right {
+pub(crate) enum Right {
     /// None beyond being let in.
     Any,
     /// To be of the job: its programs and agents.
@@ -26,7 +26,6 @@ pub enum Right {
     End,
     /// To change the cluster.
     Operate,
-    /// To have everything.
     Everything,
     /// To be a node.
     Peer,
@@ -36,18 +35,16 @@ pub enum Right {
 
 /// Of which jobs a role has a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// Of none.
+pub(crate) enum Extent {
     None,
     /// Of those that its patterns match.
     OwnJobs,
-    /// Of all.
     All,
 }
 
 impl Right {
     /// How far a role has it.
-    pub fn of(self, role: Role) -> Extent {
+    pub(crate) fn of(self, role: Role) -> Extent {
         match (self, role) {
             (Right::Leader, _) => Extent::None,
             (Right::Peer, Role::Peer) => Extent::All,
@@ -66,8 +63,7 @@ impl Right {
 
 /// Which job something is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whose {
-    /// This one.
+pub(crate) enum Whose {
     Job(Name),
     /// The one that holds this lease.
     Lease(LeaseId),
@@ -85,23 +81,23 @@ macro_rules! operations {
     ($($variant:ident: $words:literal => $right:ident,)+) => {
         /// Something that can be asked for.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Operation {
+        pub(crate) enum Operation {
             $(#[doc = $words] $variant,)+
         }
 
         impl Operation {
-            /// All of them.
-            pub const ALL: &[Operation] = &[$(Operation::$variant,)+];
+            #[cfg(test)]
+            const ALL: &[Operation] = &[$(Operation::$variant,)+];
 
             /// Its words: "it may not …".
-            pub fn words(self) -> &'static str {
+            pub(crate) fn words(self) -> &'static str {
                 match self {
                     $(Operation::$variant => $words,)+
                 }
             }
 
             /// The right that it needs.
-            pub fn right(self) -> Right {
+            pub(crate) fn right(self) -> Right {
                 match self {
                     $(Operation::$variant => Right::$right,)+
                 }
@@ -145,7 +141,7 @@ operations! {
 
 impl Operation {
     /// Whether it is written down with who did it.
-    pub fn is_audited(self) -> bool {
+    pub(crate) fn is_audited(self) -> bool {
         match self.right() {
             Right::End | Right::Operate | Right::Everything => true,
             Right::Any | Right::Use | Right::See | Right::Peer | Right::Leader => false,
@@ -154,10 +150,10 @@ impl Operation {
 }
 
 /// An operation and whose it is.
-pub type Asked = (Operation, Whose);
+pub(crate) type Asked = (Operation, Whose);
 
 /// What a command does.
-pub fn of_command(command: &Command) -> Asked {
+pub(crate) fn of_command(command: &Command) -> Asked {
     match command {
         Command::Kv { scope, op: _ } | Command::Pipeline { scope, ops: _ } => {
             (Operation::ChangeKeys, Whose::of(scope))
@@ -224,7 +220,7 @@ pub fn of_command(command: &Command) -> Asked {
 }
 
 /// What a read asks for.
-pub fn of_read(read: &Read) -> Asked {
+pub(crate) fn of_read(read: &Read) -> Asked {
     match read {
         Read::Get { scope, .. }
         | Read::MultiGet { scope, .. }
@@ -248,7 +244,7 @@ pub fn of_read(read: &Read) -> Asked {
 }
 
 /// What an operator's request does.
-pub fn of_admin(admin: &Admin) -> Asked {
+pub(crate) fn of_admin(admin: &Admin) -> Asked {
     match admin {
         Admin::AddNode { .. } | Admin::PromoteNode { .. } | Admin::RemoveNode { .. } => {
             (Operation::ChangeNodes, Whose::All)
@@ -257,28 +253,10 @@ pub fn of_admin(admin: &Admin) -> Asked {
     }
 }
 
-/// What a frame of a stream asks for.
-pub fn of_frame(body: &RequestBody) -> Asked {
-    match body {
-        RequestBody::Propose(proposal) => of_command(&proposal.command),
-        RequestBody::Read { read, .. } => of_read(read),
-        RequestBody::Wait { scope, .. } | RequestBody::Watch { scope, .. } => {
-            (Operation::ReadKeys, Whose::of(scope))
-        }
-        RequestBody::Feed { lease, .. } => (Operation::ReadFeed, Whose::Lease(*lease)),
-        RequestBody::Events { job, .. } => (Operation::SeeRun, Whose::Job(job.clone())),
-        RequestBody::Report(report) => (Operation::Report, Whose::Job(report.job.clone())),
-        RequestBody::Status | RequestBody::WatchLeader | RequestBody::Cancel { .. } => {
-            (Operation::SeeCluster, Whose::All)
-        }
-        RequestBody::Admin(admin) => of_admin(admin),
-    }
-}
-
 /// What a route asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Route {
-    /// This, whatever its body says.
+pub(crate) enum Route {
+    /// This right, for every body.
     Operation(Operation),
     /// What its body or its frames say; they are checked when they have been read.
     Body,
@@ -314,7 +292,7 @@ const BODIES: [&str; 21] = [
 
 /// What a route asks for; none: it is not known here, and only who has everything gets
 /// to it.
-pub fn of_route(method: &Method, path: &str) -> Option<Route> {
+pub(crate) fn of_route(method: &Method, path: &str) -> Option<Route> {
     if path.starts_with(PEER_PATHS) {
         return Some(Route::Operation(Operation::BetweenNodes));
     }

@@ -10,11 +10,11 @@ use http::HeaderValue;
 
 /// The peer's address, beside each request of its connection.
 #[derive(Debug, Clone, Copy)]
-pub struct RemoteAddress(pub SocketAddr);
+pub(crate) struct RemoteAddress(pub(crate) SocketAddr);
 
 /// Who a request is from. Cheap to clone; goes with a request or a connection.
 #[derive(Debug, Clone)]
-pub struct Principal {
+pub(crate) struct Principal {
     proof: Proof,
     role: Role,
     jobs: Arc<[JobPattern]>,
@@ -23,23 +23,21 @@ pub struct Principal {
 
 /// What a caller showed.
 #[derive(Debug, Clone)]
-pub enum Proof {
+pub(crate) enum Proof {
     /// Nothing: nobody asked for any.
     Nothing,
     /// The token that nodes, agents and command lines share.
     SharedToken,
-    /// A client's certificate.
     Certificate,
     /// A node's certificate. What is not between nodes it passes on for a caller that it
     /// let in without a signed token.
     Node,
-    /// A signed token.
     Token(Arc<HeldToken>),
 }
 
 /// A signed token that was valid when it was shown.
 #[derive(Debug)]
-pub struct HeldToken {
+pub(crate) struct HeldToken {
     /// Its id.
     pub id: Name,
     /// Whose it is, for people.
@@ -47,54 +45,54 @@ pub struct HeldToken {
     /// The key that signed it.
     pub key: Name,
     /// When it expires, in milliseconds since 1970, UTC.
-    pub expires_at_ms: u64,
+    pub(crate) expires_at_ms: u64,
     /// The header that it came in.
-    pub authorization: HeaderValue,
+    pub(crate) authorization: HeaderValue,
 }
 
 impl Principal {
     /// An admin: it may do everything but what is between nodes.
-    pub fn admin(proof: Proof) -> Principal {
+    pub(crate) fn admin(proof: Proof) -> Principal {
         Principal { proof, role: Role::Admin, jobs: Arc::default(), from: None }
     }
 
     /// Another node, about what is between nodes.
-    pub fn peer() -> Principal {
+    pub(crate) fn peer() -> Principal {
         Principal { proof: Proof::Node, role: Role::Peer, jobs: Arc::default(), from: None }
     }
 
     /// Anybody, about what is open to everybody: it may do nothing else.
-    pub fn stranger() -> Principal {
+    pub(crate) fn stranger() -> Principal {
         Principal { proof: Proof::Nothing, role: Role::Job, jobs: Arc::default(), from: None }
     }
 
     /// The holder of a signed token.
-    pub fn of_token(token: HeldToken, Grant { role, jobs }: Grant) -> Principal {
+    pub(crate) fn of_token(token: HeldToken, Grant { role, jobs }: Grant) -> Principal {
         Principal { proof: Proof::Token(Arc::new(token)), role, jobs: jobs.into(), from: None }
     }
 
     /// The same, from this address.
-    pub fn at(self, from: Option<SocketAddr>) -> Principal {
+    pub(crate) fn at(self, from: Option<SocketAddr>) -> Principal {
         Principal { from, ..self }
     }
 
     /// What it is to the cluster.
-    pub fn role(&self) -> Role {
+    pub(crate) fn role(&self) -> Role {
         self.role
     }
 
     /// Whether a job is among those that its role is about.
-    pub fn has_job(&self, job: &Name) -> bool {
+    pub(crate) fn has_job(&self, job: &Name) -> bool {
         self.jobs.iter().any(|pattern| pattern.matches(job))
     }
 
     /// Its address, if it has one.
-    pub fn from(&self) -> Option<SocketAddr> {
+    pub(crate) fn from(&self) -> Option<SocketAddr> {
         self.from
     }
 
     /// Its signed token, if it showed one.
-    pub fn token(&self) -> Option<&Arc<HeldToken>> {
+    pub(crate) fn token(&self) -> Option<&Arc<HeldToken>> {
         match &self.proof {
             Proof::Token(token) => Some(token),
             Proof::Nothing | Proof::SharedToken | Proof::Certificate | Proof::Node => None,

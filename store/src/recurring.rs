@@ -11,17 +11,17 @@ use tokio::time::Instant;
 
 /// Pause between the first and second line about a state; each further pause
 /// doubles.
-pub const PAUSE_FIRST: Duration = Duration::from_secs(5);
+const PAUSE_FIRST: Duration = Duration::from_secs(5);
 
 /// Longest pause between two lines.
-pub const PAUSE_MAX: Duration = Duration::from_secs(300);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// Most states that are kept apart while one trouble lasts.
 const STATES_MAX: usize = 8;
 
 /// Decides when to log a trouble with states `S`.
 #[derive(Debug)]
-pub struct Recurring<S> {
+pub(crate) struct Recurring<S> {
     /// Whether an unchanged state is logged again.
     repeats: bool,
     since: Option<Instant>,
@@ -35,7 +35,7 @@ pub struct Recurring<S> {
 
 impl<S: PartialEq + Clone> Recurring<S> {
     /// A trouble whose state is logged repeatedly while it lasts.
-    pub fn repeating() -> Recurring<S> {
+    pub(crate) fn repeating() -> Recurring<S> {
         Recurring {
             repeats: true,
             since: None,
@@ -49,12 +49,12 @@ impl<S: PartialEq + Clone> Recurring<S> {
 
     /// A trouble whose states are logged once each; one that comes and goes is logged
     /// with growing pauses.
-    pub fn once() -> Recurring<S> {
+    pub(crate) fn once() -> Recurring<S> {
         Recurring { repeats: false, ..Recurring::repeating() }
     }
 
     /// The trouble occurs in this state; returns whether to log it now.
-    pub fn met(&mut self, state: &S, now: Instant) -> bool {
+    pub(crate) fn met(&mut self, state: &S, now: Instant) -> bool {
         if self.since.is_none() {
             self.since = Some(now);
             let calm = self.ended.is_none_or(|ended| now - ended >= self.pause);
@@ -83,7 +83,7 @@ impl<S: PartialEq + Clone> Recurring<S> {
     }
 
     /// The trouble is over; returns how long it lasted, if it was logged.
-    pub fn over(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn over(&mut self, now: Instant) -> Option<Duration> {
         let since = self.since.take()?;
         self.ended = Some(now);
         self.state = None;
@@ -94,7 +94,7 @@ impl<S: PartialEq + Clone> Recurring<S> {
 
 /// Troubles with several peers, each by its key.
 #[derive(Debug)]
-pub struct RecurringWith<K, S> {
+pub(crate) struct RecurringWith<K, S> {
     troubles: BTreeMap<K, Recurring<S>>,
     keys_max: usize,
     /// All keys for which there was no room.
@@ -104,12 +104,12 @@ pub struct RecurringWith<K, S> {
 impl<K: Ord + Clone, S: PartialEq + Clone> RecurringWith<K, S> {
     /// Keeps at most this many keys apart: further ones share their lines while those
     /// are in trouble.
-    pub fn new(keys_max: usize) -> RecurringWith<K, S> {
+    pub(crate) fn new(keys_max: usize) -> RecurringWith<K, S> {
         RecurringWith { troubles: BTreeMap::new(), keys_max, rest: Recurring::repeating() }
     }
 
     /// See [`Recurring::met`].
-    pub fn met(&mut self, key: &K, state: &S, now: Instant) -> bool {
+    pub(crate) fn met(&mut self, key: &K, state: &S, now: Instant) -> bool {
         if !self.troubles.contains_key(key) && self.troubles.len() >= self.keys_max {
             self.troubles.retain(|_, trouble| trouble.since.is_some());
             if self.troubles.len() >= self.keys_max {
@@ -120,14 +120,14 @@ impl<K: Ord + Clone, S: PartialEq + Clone> RecurringWith<K, S> {
     }
 
     /// See [`Recurring::over`].
-    pub fn over(&mut self, key: &K, now: Instant) -> Option<Duration> {
+    pub(crate) fn over(&mut self, key: &K, now: Instant) -> Option<Duration> {
         self.troubles.get_mut(key)?.over(now)
     }
 }
 
 /// Troubles met by several tasks, by kind.
 #[derive(Debug)]
-pub struct Troubles {
+pub(crate) struct Troubles {
     met: Mutex<RecurringWith<&'static str, String>>,
 }
 
@@ -142,12 +142,12 @@ impl Default for Troubles {
 
 impl Troubles {
     /// This kind of trouble occurred, for this reason; returns whether to log it.
-    pub fn met(&self, what: &'static str, why: &impl ToString) -> bool {
+    pub(crate) fn met(&self, what: &'static str, why: &impl ToString) -> bool {
         self.met.lock().met(&what, &why.to_string(), Instant::now())
     }
 
     /// This kind of work succeeded.
-    pub fn over(&self, what: &'static str) {
+    pub(crate) fn over(&self, what: &'static str) {
         self.met.lock().over(&what, Instant::now());
     }
 }

@@ -1,24 +1,26 @@
 //! One node, from its empty folder to its clean end.
 
+mod signals;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::NodeId;
 use holdfast_net::Listener;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+pub use self::signals::Signals;
+use self::signals::raise_file_limit;
 use crate::config::{ServeOptions, is_loopback};
 use crate::formation::{self, FormationError, Place, Plan};
 use crate::gauge;
 use crate::http::metrics::Metrics;
-use crate::http::{self, App, HandedOver, Running, Told};
+use crate::http::{self, App, HandedOver, Running, StartedWith};
 use crate::node::effects::Effects;
 use crate::node::room::Gauge;
 use crate::node::witness::Witnessing;
@@ -167,14 +169,14 @@ pub async fn run_on(
         Some(Plan::Found { initial }) => initial.clone(),
         Some(Plan::Join { .. }) | None => BTreeMap::new(),
     };
-    let told = Told {
+    let started_with = StartedWith {
         id: node_id,
         initial: initial.clone(),
         advertise: options.advertise.clone(),
         access: options.access.clone(),
         allow_host: options.allow_host.clone(),
     };
-    let app = App::new(told, metrics, tasks.clone(), stop.clone());
+    let app = App::new(started_with, metrics, tasks.clone(), stop.clone());
     let serving = http::accept::serve(
         listener,
         http::accept::Serving {
@@ -552,50 +554,5 @@ fn die() {
     tracing::error!("the disk does not finish what was written; ending without it");
     if let Err(error) = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL) {
         tracing::error!(%error, "cannot end");
-    }
-}
-
-/// A signal that stops a node.
-pub enum Signals {
-    /// SIGTERM and SIGINT.
-    System {
-        /// SIGTERM.
-        terminate: tokio::signal::unix::Signal,
-        /// SIGINT.
-        interrupt: tokio::signal::unix::Signal,
-    },
-    /// A simulation.
-    Told(mpsc::Receiver<()>),
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        Ok(Signals::System {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn received(&mut self) {
-        match self {
-            Signals::System { terminate, interrupt } => tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            },
-            Signals::Told(told) => match told.recv().await {
-                Some(()) => {}
-                None => std::future::pending().await,
-            },
-        }
-    }
-}
-
-/// Thousands of agents hold a connection each: takes what the system allows.
-fn raise_file_limit() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }

@@ -24,19 +24,15 @@ pub struct Tls {
 
 /// The files named by flags; all of them, or none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TlsPaths {
-    /// `--tls-cert`
-    pub cert: Option<PathBuf>,
+pub(crate) struct TlsPaths {
+    pub(crate) cert: Option<PathBuf>,
     /// `--tls-key`
     pub key: Option<PathBuf>,
     /// `--tls-client-ca`: may be missing.
-    pub client_ca: Option<PathBuf>,
-    /// `--peer-tls-cert`
-    pub peer_cert: Option<PathBuf>,
-    /// `--peer-tls-key`
-    pub peer_key: Option<PathBuf>,
-    /// `--peer-tls-ca`
-    pub peer_ca: Option<PathBuf>,
+    pub(crate) client_ca: Option<PathBuf>,
+    pub(crate) peer_cert: Option<PathBuf>,
+    pub(crate) peer_key: Option<PathBuf>,
+    pub(crate) peer_ca: Option<PathBuf>,
 }
 
 /// Why a node has no TLS.
@@ -59,18 +55,16 @@ pub enum TlsSetupError {
 
 /// What a connection's certificate means for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Admittance {
     /// It may do what the shared token allows, and needs none.
     LetIn,
-    /// Its token decides.
     AskToken,
     /// Only nodes may send this.
     NotPeer,
 }
 
 impl TlsPaths {
-    /// Reads the files.
-    pub fn read(self) -> Result<Tls, TlsSetupError> {
+    pub(crate) fn read(self) -> Result<Tls, TlsSetupError> {
         const CERT: &str = "--tls-cert";
         const KEY: &str = "--tls-key";
         const CLIENT_CA: &str = "--tls-client-ca";
@@ -112,7 +106,7 @@ impl TlsPaths {
 }
 
 impl Tls {
-    /// Of a client, which accepts no connections.
+    /// For a client, which accepts no connections.
     pub fn of_client(dialer: Dialer) -> Tls {
         Tls { acceptor: None, dialer: Some(dialer) }
     }
@@ -128,30 +122,30 @@ impl Tls {
     }
 
     /// Whether clients without a certificate are refused where there is no token.
-    pub fn wants_certificates(&self) -> bool {
+    pub(crate) fn wants_certificates(&self) -> bool {
         self.acceptor.as_ref().is_some_and(|acceptor| acceptor.files().clients.is_some())
     }
 
     /// What a connection of this caller may request; none: it was accepted plain.
-    pub fn verdict(&self, path: &str, caller: Option<Caller>) -> Verdict {
+    pub(crate) fn admittance(&self, path: &str, caller: Option<Caller>) -> Admittance {
         match caller {
-            _ if self.acceptor.is_none() => Verdict::AskToken,
+            _ if self.acceptor.is_none() => Admittance::AskToken,
             // The nodes' token, if there is one, is required as well.
-            Some(Caller::Peer) if path.starts_with(PEER_PATHS) => Verdict::AskToken,
-            _ if path.starts_with(PEER_PATHS) => Verdict::NotPeer,
-            Some(Caller::Peer | Caller::Certified) => Verdict::LetIn,
-            Some(Caller::Unknown) | None => Verdict::AskToken,
+            Some(Caller::Peer) if path.starts_with(PEER_PATHS) => Admittance::AskToken,
+            _ if path.starts_with(PEER_PATHS) => Admittance::NotPeer,
+            Some(Caller::Peer | Caller::Certified) => Admittance::LetIn,
+            Some(Caller::Unknown) | None => Admittance::AskToken,
         }
     }
 
     /// Whether a client without a certificate may not use a path, where there is no
     /// token.
-    pub fn keeps_out(&self, path: &str, caller: Option<Caller>) -> bool {
+    pub(crate) fn keeps_out(&self, path: &str, caller: Option<Caller>) -> bool {
         self.wants_certificates() && caller != Some(Caller::Peer) && !routes::OPEN.contains(&path)
     }
 
     /// Warnings about the files for the operator.
-    pub fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let files = self.acceptor.as_ref()?.files();
         [&files.serving, &files.peer].into_iter().find_map(|identity| {
             let advice = token::exposed(identity.key_mode()?)?;
@@ -161,7 +155,7 @@ impl Tls {
 
     /// Follows changes of the files. Invalid files change nothing. Runs until it is
     /// dropped.
-    pub async fn follow_files(self) {
+    pub(crate) async fn follow_files(self) {
         let Tls { acceptor: Some(acceptor), dialer: Some(dialer) } = self else { return };
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

@@ -12,14 +12,11 @@ then runs this.
 import argparse
 import os
 import pathlib
-import shutil
-import signal
 import sys
-import tempfile
 
-from hosts import Children, Failure, Hosts
-from cluster import NODES, Cluster
-from demo import Progress, interrupted
+from hosts import Children, Hosts
+from cluster import NODES
+from demo import Progress, run_demo
 from groups import Groups
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -79,34 +76,7 @@ def play(options: argparse.Namespace, children: Children, hosts: Hosts, say: Pro
 
 
 def main() -> int:
-    options = parse()
-    if os.environ.get("NO_TORCH"):
-        print("SKIPPED: this demo trains with PyTorch, and NO_TORCH is set")
-        return 0
-    if options.python == "none":
-        print("SKIPPED: this demo needs the holdfast wheel, which could not be built on this machine")
-        return 0
-    signal.signal(signal.SIGTERM, interrupted)
-    say = Progress()
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="holdfast-comm-"))
-    say(f"data and logs: {folder}")
-    children, passed = Children(folder), False
-    hosts = Hosts(Cluster(options.binaries, children, "beside"))
-    try:
-        passed = play(options, children, hosts, say)
-    except Failure as failure:
-        print(f"\nFAILED: {failure}\n\nThe last lines of everybody's log:\n{children.tails()}", flush=True)
-    except KeyboardInterrupt:
-        print("\ninterrupted", flush=True)
-        return 130
-    finally:
-        hosts.kill_all()
-        children.kill_all()
-        if passed and not options.keep:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            print(f"data and logs are kept in {folder}", flush=True)
-    return 0 if passed else 1
+    return run_demo("this demo", "holdfast-comm-", parse(), play)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def batch(step: int, rank: int):
 
 
 def save(path: pathlib.Path, state: dict) -> None:
-    """Whoever reads it finds the old one or the new one, whole."""
+    """A reader finds the old file or the new one, never a part."""
     torch.save(state, path.with_suffix(".new"))
     path.with_suffix(".new").rename(path)
 

@@ -20,6 +20,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 from hosts import Children, Failure, Hosts
 from cluster import NODES, POLL_SECONDS, Cluster
@@ -149,17 +150,20 @@ def interrupted(*_) -> None:
     raise KeyboardInterrupt
 
 
-def main() -> int:
-    options = parse()
+Play = Callable[[argparse.Namespace, Children, Hosts, Progress], bool]
+
+
+def run_demo(name: str, prefix: str, options: argparse.Namespace, play: Play) -> int:
+    """Plays a demo in a folder of its own, which stays if it fails. Answers the exit code."""
     if os.environ.get("NO_TORCH"):
-        print("SKIPPED: the elastic demo trains with PyTorch, and NO_TORCH is set")
+        print(f"SKIPPED: {name} trains with PyTorch, and NO_TORCH is set")
         return 0
     if options.python == "none":
-        print("SKIPPED: the elastic demo needs the holdfast wheel, which could not be built on this machine")
+        print(f"SKIPPED: {name} needs the holdfast wheel, which could not be built on this machine")
         return 0
     signal.signal(signal.SIGTERM, interrupted)
     say = Progress()
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="holdfast-elastic-"))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=prefix))
     say(f"data and logs: {folder}")
     children, passed = Children(folder), False
     hosts = Hosts(Cluster(options.binaries, children, "beside"))
@@ -178,6 +182,10 @@ def main() -> int:
         else:
             print(f"data and logs are kept in {folder}", flush=True)
     return 0 if passed else 1
+
+
+def main() -> int:
+    return run_demo("the elastic demo", "holdfast-elastic-", parse(), play)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Training:
         torch.manual_seed(7)
         self.model = torch.nn.Sequential(
             torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
-        # Made once, while this rank is alone in the group: it goes on whoever comes and goes.
+        # Made once, while this rank is alone in the group: it stays when ranks come and go.
         self.wrap()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
         self.options, self.step, self.loss = options, 0, 0.0
@@ -38,7 +38,7 @@ class Training:
             self.parallel(torch.zeros(1, FEATURES)).sum().backward()
 
     def share(self) -> None:
-        """Whoever has come furthest tells the others, who are a step behind, or new."""
+        """The rank that is furthest sends its state to the others, which are a step behind, or new."""
         steps = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
         dist.all_gather(steps, torch.tensor([self.step]))
         furthest = max(range(len(steps)), key=lambda rank: int(steps[rank]))

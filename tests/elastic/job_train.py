@@ -3,9 +3,9 @@
     RANK=… WORLD_SIZE=… holdfast-agent run --job NAME --run RUN -- python job_train.py [--steps N] [--loading SECONDS]
         [--until FILE]
 
-Each batch has a fixed number of shards. Whoever is there shares them, and their gradients are added
-in the order of the shards: the weights come out the same to the last bit, however many ranks there
-are, and whoever is lost on the way.
+Each batch has a fixed number of shards. The live ranks share them, and their gradients are added
+in the order of the shards: the weights come out the same to the last bit, with any number of ranks,
+and with any of them lost on the way.
 """
 import argparse
 import datetime
@@ -37,7 +37,7 @@ class Training:
         self.step, self.steps, self.loading, self.until, self.loss = 0, steps, loading, until, 0.0
 
     def share(self) -> int:
-        """Whoever has come furthest tells the others, who may be a step behind, or new. Answers up to
+        """The rank that is furthest sends its state to the others, which may be a step behind, or new. Answers up to
         which step to train now: not to the end if one of them does not see the file yet."""
         ranks = [torch.zeros(2, dtype=torch.int64) for _ in range(dist.get_world_size())]
         dist.all_gather(ranks, torch.tensor([self.step, int(self.until is None or self.until.exists())]))

@@ -2,7 +2,7 @@
 
 Plain PyTorch. Uses the store as real jobs do: a counter and a value each step, a
 `monitored_barrier`, a `new_group`. Takes steps until `finish` arrives on standard input, and forms
-the group when `group` does, so that whoever drives it can disturb the store meanwhile.
+the group when `group` does, so that the driving test can disturb the store meanwhile.
 """
 import datetime
 import multiprocessing

@@ -15,7 +15,7 @@ TITLE = b"train: step=0 of many"
 
 def write_over_variables() -> None:
     """The title stands where the variables were, and zeros behind it. They themselves are kept
-    elsewhere, for whoever asks in this process."""
+    elsewhere, where this process still finds them."""
     for name, value in list(os.environb.items()):
         os.putenv(name, value)
     with open("/proc/self/stat", "rb") as file:

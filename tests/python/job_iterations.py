@@ -90,7 +90,7 @@ def stopped(pool):
 
 
 def passed_over(pool):
-    """Whoever has no rank waits for an iteration in which it has one."""
+    """A process without a rank waits for an iteration in which it has one."""
     assignment = holdfast.Assignment().max_active(1)
     jobs = [join("passed", process, world=2, assignment=assignment) for process in (0, 1)]
 
@@ -120,7 +120,7 @@ def spare(pool):
 
 
 def replaced(pool):
-    """A life that is over by a decision of the store hears that, and not that its loop is done."""
+    """An incarnation that the store has ended gets that error; its loop does not just end."""
     job, taken = join("replaced", 0, world=1), []
 
     def go_on():

@@ -1,6 +1,6 @@
 """What a call that waits says of whom it waits for, on standard error, with nothing configured. The others
-are processes of this program; whoever waits is a program of its own. With HOLDFAST_CONTROL they hang on
-the agent, else on leases of their own."""
+are processes of this program; the one that waits is a program of its own. With HOLDFAST_CONTROL they
+belong to the agent's lease, else each has its own."""
 import contextlib
 import re
 import subprocess

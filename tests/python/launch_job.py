@@ -9,7 +9,7 @@ as NVRx's examples do; `second-store-without-libuv` has the other of PyTorch's t
 With `accelerate` and `deepspeed` the group is formed as programs for these do; with `lightning` and
 `ray` the program starts its two ranks itself, as those do.
 
-Whoever drives it puts files into FOLDER: `finish` ends the job, `fail-N` ends its attempt N with
+The driving test puts files into FOLDER: `finish` ends the job, `fail-N` ends its attempt N with
 exit code 3. Rank 0 decides for all, and prints a line for each step.
 """
 import datetime

@@ -47,7 +47,7 @@ def fail(kind: str, call: CallWrapper) -> None:
     elif kind == "freeze":
         time.sleep(100 * hard.total_seconds())
     elif kind == "livelock":
-        # Whoever has pinged once has to go on with it.
+        # A rank that has pinged once has to go on pinging.
         call.ping()
         while True:
             time.sleep(0.01)

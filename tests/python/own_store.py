@@ -1,4 +1,4 @@
-"""A program that names its store itself, whatever its launcher told it. Plain PyTorch, which knows nothing of Holdfast.
+"""A program that names its store itself, against its launcher's variables. Plain PyTorch, which knows nothing of Holdfast.
 
 Usage: own_store.py FOLDER HOW PORT
 

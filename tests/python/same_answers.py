@@ -390,7 +390,7 @@ def world_sizes(world: World) -> None:
 
 
 def limits(world: World) -> None:
-    """What is too much closes the connection of whoever sends it, and no other."""
+    """A message above a limit closes the connection that sent it, and no other."""
     store = world.connect()
 
     def afterwards(send):

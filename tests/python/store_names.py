@@ -50,7 +50,7 @@ def main() -> None:
         if why not in refused(host, port):
             raise AssertionError(ascii(host))
 
-    # Whoever opens ten thousand is told so at the first that is too many.
+    # A program that opens ten thousand gets an error at the first above the limit.
     kept = [store]
     while len(kept) < STORES_MAX:
         try:

@@ -1,4 +1,4 @@
-"""PyTorch's own TCPStore client against whatever serves HOST PORT.
+"""PyTorch's own TCPStore client against the server at HOST PORT.
 
 Plain PyTorch. First every operation once, then many at a time from many connections until `stop`
 arrives on standard input. Prints a line for each thing that happens; any surprise is an exception.

@@ -48,7 +48,7 @@ class Writer(threading.Thread):
                     action()
                 result = self.client.receive_add()
                 self.writes.append(Write(sent, time.monotonic(), result))
-        except Exception as error:  # handed to whoever stops this thread
+        except Exception as error:  # handed to the caller of `stop`
             self.error = error
 
     def stop(self) -> list[Write]:

@@ -295,12 +295,12 @@ impl Cluster {
         self.node_mut(id).data_dir = data_dir;
     }
 
-    /// A folder for whatever the test needs.
+    /// A folder for the test.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Another port for whatever the test needs.
+    /// Another port for the test.
     pub fn port(&mut self) -> u16 {
         self.ports.give()
     }

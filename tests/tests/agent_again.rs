@@ -138,7 +138,7 @@ async fn keys_stay_in_their_namespace_whichever_command_starts_the_agent_again()
         assert!(store.check(&["whose"]).await);
         commands.push(command);
     }
-    // The first namespace is the run's own, whichever program comes first the next time.
+    // The first namespace is the run's own, also if the other program comes first next time.
     commands[0].agent.signal(Signal::SIGSTOP);
     let process = process_at(&commands[0].control).await;
     signal(process, Signal::SIGKILL);

@@ -156,7 +156,6 @@ fn only_consensus_and_storage_name_the_libraries_below_them() {
 /// The modules of the store from the lowest to the highest: each knows those before it.
 const ORDER: &[&str] = &[
     "calendar",
-    "regular_file",
     "recurring",
     "principal",
     "tls",

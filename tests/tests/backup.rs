@@ -170,14 +170,14 @@ async fn a_backup_that_is_cut_or_edited_anywhere_is_refused_by_name() {
         };
         std::fs::write(&wrong, bytes).expect("a file");
         let verified = cluster.cli(&["backup", "verify", text(&wrong)]).await;
-        let named = [" is no whole backup: ", " is a backup of format "]
+        let named = [" is not a whole backup: ", " is a backup of format "]
             .map(|words| format!("{}{words}", text(&wrong)));
         let is_named = named.iter().any(|named| verified.stderr.contains(named));
         assert!(verified.code == Some(2) && is_named, "seed {SEED}, {what}: {verified:?}");
         // Slower: it opens a store.
         if n % 5 == 0 {
             let restored = restore(&wrong, &dir, "1=127.0.0.1:1").await;
-            let named = format!("{} is no whole backup", text(&wrong));
+            let named = format!("{} is not a whole backup", text(&wrong));
             let is_named = restored.stderr.contains(&named);
             assert!(restored.code == Some(1) && is_named, "seed {SEED}, {what}: {restored:?}");
             assert!(restored.stderr.contains("nothing was changed"), "{what}: {restored:?}");

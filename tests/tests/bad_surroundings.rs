@@ -143,7 +143,7 @@ async fn files_in_the_way_of_a_control_socket_are_left_alone() {
     for (name, words) in [
         ("thesis", "thesis is there already and is not a socket"),
         ("link", "link is there already and is not a socket"),
-        ("c.sock", "c.sock.alive: this file is there already and is no agent's lock"),
+        ("c.sock", "c.sock.alive: this file exists already and is not an agent's lock"),
         ("nowhere/c.sock", "its folder does not exist; make it"),
     ] {
         let control = cluster.folder().join(name);

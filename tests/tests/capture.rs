@@ -288,7 +288,7 @@ async fn a_store_is_open_for_as_long_as_its_master_and_begins_empty() {
     let agents = ask(host, port.parse().expect("a number"), true).await.answer().await;
     assert_eq!(agents["store"]["is_agent"], true, "{agents}");
 
-    // It ends with its master, whichever clients are connected: the next one is empty.
+    // It ends with its master, even while clients are connected: the next one is empty.
     // This one is asked for at once, before the agent can have seen the end.
     drop(master);
     let mut again = ask("localhost", 12355, true).await.connect().await;

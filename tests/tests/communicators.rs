@@ -190,7 +190,7 @@ async fn whoever_is_killed_or_paused_no_two_generations_run_at_once() {
     let mut told = told_after(&entries);
     told.sort_unstable();
     let killed = entries.iter().any(|entry| entry.event == Event::Killed);
-    assert!(!killed || !told.is_empty(), "whoever survives stops: {}", written(&entries));
+    assert!(!killed || !told.is_empty(), "the survivors stop: {}", written(&entries));
     eprintln!("stopped after a kill: {told:?}");
 }
 

@@ -126,7 +126,7 @@ async fn a_message_that_kills_cut_into_pieces_is_one() {
         );
     }
     assert_eq!(store.get("cut").await, value);
-    // What is longer than a value may be closes its connection, whoever was killed meanwhile.
+    // A message above the limit of a value closes its connection, also after the kills.
     let long = [&[op::SET][..], &key("long"), &(64_u64 << 20).to_le_bytes()].concat();
     store.send_raw(&[long, vec![0; 1024 * 1024]].concat()).await;
     kill_agent(&command).await;

@@ -91,7 +91,7 @@ async fn a_main_thread_that_spins_in_python_or_waits_in_a_verb_is_not_silent() {
     let mut other = join(&mut cluster, &python, &control, &["1"]).await;
     other.order("sleep 20").await;
     let slept = told_until(&cluster, &mut other, "done sleep").await;
-    assert!(!slept, "whoever waits for others answers, and is not beyond its limit");
+    assert!(!slept, "a main thread that waits for others answers, and is not beyond its limit");
     other.order("wait").await;
     for mut one in [script, other] {
         one.says("done wait").await;

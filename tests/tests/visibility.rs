@@ -1,5 +1,5 @@
 //! A SET has no answer. Once it has returned, every operation that comes to the agent
-//! over another connection sees it, whichever node leads.
+//! over another connection sees it, also after a change of the leader.
 
 use holdfast_tests::{Agent, Cluster, Script, TcpStore, binaries, python};
 use tokio::task::JoinSet;

@@ -29,10 +29,10 @@ pub enum Error {
         lease: LeaseId,
     },
     /// The store has not confirmed the lease for so long that it is unknown
-    /// whether this incarnation is alive. That is no end: it may be, and the same
-    /// call can succeed once the store answers.
+    /// whether this incarnation is alive. It has not ended: the same call can succeed
+    /// once the store answers.
     #[error(
-        "the store has not confirmed for too long that process {process} (incarnation {incarnation}) lives: \
+        "the store has not confirmed for too long that process {process} (incarnation {incarnation}) is alive: \
          write nothing in its name until a later call succeeds"
     )]
     StoreLost {
@@ -129,7 +129,7 @@ pub enum Error {
     /// The round closed with this process in it: the others have what it brought.
     /// It could not ask for what they brought.
     #[error(
-        "round {round} closed with this process in it, and what the others brought cannot be had: {error}; \
+        "round {round} closed with this process in it, but the payloads of the others cannot be read: {error}; \
          the call has counted: gather again only if the others do"
     )]
     ValuesLost {
@@ -179,7 +179,7 @@ pub enum Error {
     Closed,
     /// The outcome is not one of the verb that was called.
     #[error(
-        "round {round} came to something else than {expected}: do all callers use the same verb for this name?"
+        "round {round} ended with another kind of outcome than {expected}; let all callers use the same verb for this name"
     )]
     Unexpected {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.

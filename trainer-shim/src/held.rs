@@ -192,7 +192,7 @@ impl Process {
             // Another process has opened its round with other terms.
             self.release(formed.generation, deadline).await?;
             return Err(refused(format!(
-                "{name} was given to {holders} processes at once: its round was opened by something that is no lock; \
+                "{name} was given to {holders} processes at once: its round was opened by something that is not a lock; \
                  use another name"
             )));
         }

@@ -49,8 +49,8 @@ pub struct HostOptions {
     pub ttl: Duration,
     /// Longest wait for the grant.
     pub patience: Duration,
-    /// Open the run that the scope names if it is not the job's open one, which
-    /// ends that, whichever hosts hold it. Without it, such a run is refused.
+    /// Open the run that the scope names if it is not the job's open one. That ends the
+    /// open run, also while hosts hold it. Without this flag, such a run is refused.
     pub open_run: bool,
 }
 
@@ -263,7 +263,7 @@ impl Lease {
     ///
     /// Outside a tokio runtime.
     pub fn resume(client: Client, scope: Scope, host: String, terms: LeaseTerms) -> Lease {
-        let validity = Validity::told(Duration::ZERO, terms.ttl);
+        let validity = Validity::reported(Duration::ZERO, terms.ttl);
         Lease::begin(client, scope, host, terms, validity)
     }
 

@@ -37,7 +37,7 @@
 //! | [`link`] | what a program and the agent of its host say to each other |
 //! | [`host`] | where processes are attached, and what the feed says of them |
 //! | [`process`] | one incarnation and its calls |
-//! | [`verbs`] | what trainers say, made of rounds |
+//! | [`verbs`] | the verbs of trainers, made of rounds |
 //! | [`held`] | rounds that are held: communicators, locks |
 //! | `holding` | what this program holds, by rounds |
 //! | [`keys`] | the run's keys, and what happens in the job, pushed |
@@ -57,8 +57,8 @@
 //! # Architecture invariants
 //!
 //! * Nothing is decided here: a verb is one arrival at a round, and its answer
-//!   is the outcome that the log fixed. A lost connection means that the
-//!   outcome is not known yet, and it is asked for again with the same call.
+//!   is the outcome that the log fixed. After a lost connection the
+//!   outcome is not known yet, and the same call asks for it again.
 //! * No local timer answers a caller. At its deadline a call is withdrawn, and
 //!   the log's decision on that is the answer: also that the round had closed.
 //! * Once the lease may have expired, nothing is delivered any more:

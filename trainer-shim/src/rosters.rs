@@ -64,7 +64,7 @@ fn changed(earlier: &Members, change: &MembersChange) -> Members {
     let MembersChange { from: _, left, joined } = change;
     let stay =
         earlier.iter().filter(|(process, incarnation)| !left.contains(*process, *incarnation));
-    // One of each process, whatever was sent.
+    // One of each process, for any input.
     let members: BTreeMap<ProcessId, Incarnation> = stay.chain(joined.iter()).collect();
     members.into_iter().collect()
 }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is sent, in whichever pieces, the reader ends up with all.
+        /// The reader ends up with everything that was sent, in pieces of any size.
         #[test]
         fn a_reader_fills_in_what_a_writer_leaves_out(
             pieces in prop::collection::vec(

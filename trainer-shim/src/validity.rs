@@ -37,7 +37,7 @@ impl Validity {
     }
 
     /// A lease that another process holds, and which reports until when it holds.
-    pub fn told(until: Duration, ttl: Duration) -> Validity {
+    pub fn reported(until: Duration, ttl: Duration) -> Validity {
         Validity { ttl, until: watch::Sender::new(until) }
     }
 

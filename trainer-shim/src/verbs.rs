@@ -309,7 +309,7 @@ impl Process {
         }
     }
 
-    /// Processes that wait in open rounds of a name, whichever scope these have.
+    /// Processes that wait in open rounds of a name, in any scope.
     pub async fn waiting(&self, round: &str, deadline: Deadline) -> Result<Vec<Members>, Error> {
         let scope = self.host().scope().clone();
         let read = Read::Rounds { scope, round: Some(round.into()), brief: false };

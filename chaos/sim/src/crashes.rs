@@ -59,8 +59,8 @@ impl Crashes {
         self.0.borrow_mut().disks.insert(host_of(node), (node, disk));
     }
 
-    /// This node ends when it passes the point again, or whichever comes first, at once or
-    /// a few times later.
+    /// Arms the point for this node, or for the first node that passes it. The node ends
+    /// at its next pass, or a few passes later.
     pub fn arm(&self, node: NodeId) {
         let mut state = self.0.borrow_mut();
         let host = state.random.random_bool(0.5).then(|| host_of(node));

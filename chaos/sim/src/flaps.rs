@@ -72,7 +72,7 @@ impl Simulation {
             self.flap_once(flaps.flap, host_of(follower), host_of(leader.1));
             if let Some(to) = self.leader().filter(|to| *to != leader) {
                 let by = format!("flap {flap} of {flaps} of node {follower}");
-                return self.report(Violation::Unseated { by, from: leader, to });
+                return self.report(Violation::LeaderReplaced { by, from: leader, to });
             }
         }
         let during = self.p99(begun..self.calls());
@@ -110,7 +110,7 @@ impl Simulation {
         self.records.lock().calls.len()
     }
 
-    /// Of the answered calls among these, in milliseconds.
+    /// 99th percentile of the latency of the answered calls among these, in milliseconds.
     fn p99(&self, calls: Range<usize>) -> u64 {
         let took = |call: &Call| Some(call.answered?.0 - call.invoked);
         let mut took: Vec<u64> = self.records.lock().calls[calls].iter().filter_map(took).collect();

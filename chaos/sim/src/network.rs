@@ -5,24 +5,23 @@
 //! that stalls. A killed process's kernel closes its connections. A host without power sends
 //! nothing; once it is back, it answers segments of its former connections with a reset.
 
+mod connection;
+mod host;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
-use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::task::Waker;
 
-use bytes::{Buf, Bytes};
-use futures::future::BoxFuture;
+use bytes::Bytes;
 use holdfast_net::simulated;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use self::host::HostNetwork;
 use crate::host::HostId;
 use crate::journal::Journal;
 
@@ -161,11 +160,20 @@ struct Open {
 
 enum Event {
     /// A connect arrives, for the n-th time.
-    Knock { id: ConnectionId, tries: u32 },
-    /// Its answer arrives.
-    Answer { id: ConnectionId, refused: bool, tries: u32 },
+    Knock {
+        id: ConnectionId,
+        tries: u32,
+    },
+    Answer {
+        id: ConnectionId,
+        refused: bool,
+        tries: u32,
+    },
     /// Segments sent by an end may arrive.
-    Segments { id: ConnectionId, from: usize },
+    Segments {
+        id: ConnectionId,
+        from: usize,
+    },
 }
 
 /// Cheap to clone.
@@ -496,235 +504,5 @@ impl State {
             return self.forget(id);
         }
         self.push(id, side, if unread { Segment::Reset } else { Segment::End });
-    }
-}
-
-/// The network as one host sees it.
-struct HostNetwork {
-    host: HostId,
-    network: Network,
-}
-
-impl simulated::Network for HostNetwork {
-    fn connect(
-        &self,
-        to: SocketAddr,
-    ) -> BoxFuture<'static, io::Result<Box<dyn simulated::Connection>>> {
-        let (host, network) = (self.host, self.network.clone());
-        Box::pin(async move {
-            let to = host_at(to)?;
-            let id = {
-                let mut state = network.0.lock();
-                let id = state.next;
-                state.next += 1;
-                let ends = [End::new(host), End::new(to)];
-                state.wires.insert(id, Wire { ends, opened: None, connector: None });
-                let link = state.link(host, to);
-                let at = state.now + state.delay(&link);
-                state.later(at, Event::Knock { id, tries: 0 });
-                id
-            };
-            // Dropped while it waits, it lets go of the connection.
-            let held = Connection { network: network.clone(), id, side: CLIENT };
-            std::future::poll_fn(|cx| {
-                let mut state = network.0.lock();
-                let Some(wire) = state.wires.get_mut(&id) else {
-                    return Poll::Ready(Err(io::Error::from(ErrorKind::ConnectionReset)));
-                };
-                match wire.opened {
-                    Some(opened) => Poll::Ready(opened.map_err(io::Error::from)),
-                    None => {
-                        wire.connector = Some(cx.waker().clone());
-                        Poll::Pending
-                    }
-                }
-            })
-            .await?;
-            Ok(Box::new(held) as Box<dyn simulated::Connection>)
-        })
-    }
-
-    fn listen(&self, at: SocketAddr) -> io::Result<Box<dyn simulated::Port>> {
-        if host_at(at)? != self.host || at.port() != PORT {
-            return Err(ErrorKind::AddrNotAvailable.into());
-        }
-        let mut state = self.network.0.lock();
-        if state.ports.contains_key(&self.host) {
-            return Err(ErrorKind::AddrInUse.into());
-        }
-        state.ports.insert(self.host, Open { backlog: VecDeque::new(), acceptor: None });
-        Ok(Box::new(Port { host: self.host, network: self.network.clone() }))
-    }
-}
-
-struct Port {
-    host: HostId,
-    network: Network,
-}
-
-impl fmt::Debug for Port {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the port of {}", self.host)
-    }
-}
-
-impl simulated::Port for Port {
-    fn poll_accept(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<Box<dyn simulated::Connection>>> {
-        let mut state = self.network.0.lock();
-        let Some(port) = state.ports.get_mut(&self.host) else {
-            return Poll::Ready(Err(ErrorKind::NotConnected.into()));
-        };
-        match port.backlog.pop_front() {
-            Some(id) => {
-                let network = self.network.clone();
-                Poll::Ready(Ok(Box::new(Connection { network, id, side: SERVER })))
-            }
-            None => {
-                port.acceptor = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-
-    fn address(&self) -> SocketAddr {
-        address(self.host)
-    }
-}
-
-impl Drop for Port {
-    fn drop(&mut self) {
-        let mut state = self.network.0.lock();
-        let Some(port) = state.ports.remove(&self.host) else { return };
-        for id in port.backlog {
-            state.close(id, SERVER);
-        }
-    }
-}
-
-struct Connection {
-    network: Network,
-    id: ConnectionId,
-    side: usize,
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "connection #{}", self.id)
-    }
-}
-
-impl Connection {
-    /// Does something to this end, if the connection is there.
-    fn end<T>(&self, with: impl FnOnce(&mut End) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        let mut state = self.network.0.lock();
-        match state.wires.get_mut(&self.id) {
-            Some(wire) => with(&mut wire.ends[self.side]),
-            None => Poll::Ready(Err(ErrorKind::ConnectionReset.into())),
-        }
-    }
-}
-
-impl simulated::Connection for Connection {
-    fn set_user_timeout(&mut self, timeout: Duration) {
-        let mut state = self.network.0.lock();
-        if let Some(wire) = state.wires.get_mut(&self.id) {
-            wire.ends[self.side].user_timeout = u64::try_from(timeout.as_millis()).ok();
-        }
-    }
-
-    fn peer(&self) -> SocketAddr {
-        let state = self.network.0.lock();
-        let other = state.wires.get(&self.id).map(|wire| wire.ends[1 - self.side].host);
-        address(other.unwrap_or(HostId(0)))
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let mut taken = 0;
-        let read = self.end(|end| {
-            if end.reset {
-                return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
-            }
-            if end.received.is_empty() && !end.ended {
-                end.reader = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-            while buffer.remaining() > 0
-                && let Some(bytes) = end.received.front_mut()
-            {
-                let count = bytes.len().min(buffer.remaining());
-                buffer.put_slice(&bytes[..count]);
-                bytes.advance(count);
-                taken += count;
-                if bytes.is_empty() {
-                    end.received.pop_front();
-                }
-            }
-            end.received_bytes -= taken;
-            Poll::Ready(Ok(()))
-        });
-        if taken > 0 {
-            // The other end has room again.
-            let mut state = self.network.0.lock();
-            if let Some(wire) = state.wires.get_mut(&self.id) {
-                let other = &mut wire.ends[1 - self.side];
-                other.sent_bytes = other.sent_bytes.saturating_sub(taken);
-                if let Some(writer) = other.writer.take() {
-                    let host = other.host;
-                    writer.wake();
-                    state.touched.insert(host);
-                }
-            }
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let room = self.end(|end| {
-            if end.reset || end.state != EndState::Open {
-                return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
-            }
-            if end.sent_bytes >= WINDOW_BYTES {
-                end.writer = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-            Poll::Ready(Ok(WINDOW_BYTES - end.sent_bytes))
-        });
-        let room = std::task::ready!(room)?;
-        let count = bytes.len().min(room);
-        if count > 0 {
-            let segment = Segment::Bytes(Bytes::copy_from_slice(&bytes[..count]));
-            self.network.0.lock().push(self.id, self.side, segment);
-        }
-        Poll::Ready(Ok(count))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.network.0.lock().push(self.id, self.side, Segment::End);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.network.0.lock().close(self.id, self.side);
     }
 }

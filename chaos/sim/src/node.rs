@@ -150,7 +150,7 @@ impl Start {
         let gauge: Gauge = Arc::new(|| Box::pin(async { Measured::default() }));
         let metrics = Arc::new(Metrics::new());
         let rim = Rim { opened, listener, metrics, gauge, started };
-        run_on(&options, rim, &Handle::current(), &mut Signals::Told(told)).await
+        run_on(&options, rim, &Handle::current(), &mut Signals::Channel(told)).await
     }
 }
 

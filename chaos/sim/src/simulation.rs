@@ -28,7 +28,6 @@ use crate::workload::{Operator, Order, Records, Trainer, Worker};
 
 /// Hosts of trainers, and clients, one each.
 const TRAINERS: u8 = 3;
-/// The operator's host.
 const OPERATOR: HostId = HostId(FIRST_TRAINER + 9);
 /// Longest time until a new cluster serves, in milliseconds.
 const FOUNDING_MAX: u64 = 10_000;
@@ -224,7 +223,7 @@ impl Simulation {
                 && from != to
             {
                 let by = format!("{faults:?}");
-                self.checks.report(Violation::Unseated { by, from, to });
+                self.checks.report(Violation::LeaderReplaced { by, from, to });
             }
         }
     }
@@ -255,7 +254,7 @@ impl Simulation {
         self.faults.push(fault);
     }
 
-    /// No fault lasts: whatever is down starts again.
+    /// Ends all faults: stopped nodes start again.
     pub fn put_right(&mut self) {
         self.journal.note("all is put right");
         self.network.heal();
@@ -389,7 +388,6 @@ impl Simulation {
         (0..millis).for_each(|_| self.step());
     }
 
-    /// One millisecond.
     fn step(&mut self) {
         self.now += 1;
         self.journal.set_now(self.now);

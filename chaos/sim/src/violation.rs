@@ -32,7 +32,7 @@ pub enum Violation {
     /// voted for it.
     VotesNotSynced { term: u64, node: NodeId, kept: Vec<NodeId> },
     /// A healthy leader lost its term.
-    Unseated { by: String, from: (u64, NodeId), to: (u64, NodeId) },
+    LeaderReplaced { by: String, from: (u64, NodeId), to: (u64, NodeId) },
     /// A flapping node made calls slow: p99 in milliseconds, without that node and while
     /// it flapped.
     Slowed { by: String, without: u64, during: u64 },

@@ -7,7 +7,7 @@ use holdfast_api::{Among, Blob, Generation, Incarnation, ProcessId};
 
 use super::payloads::brought;
 use super::{Closing, Closings, Findings, Rule, at};
-use crate::history::{Meaning, Verb, Verdict};
+use crate::history::{Meaning, Verb, VoteVerdict};
 use crate::story::{Answer, Branch, Call, Participant, Story};
 
 /// What a member says at its exit if its part has succeeded.
@@ -166,7 +166,7 @@ impl Block<'_> {
 
     /// Whether a program had come out of its exit when it took a branch: with the
     /// verdict or, after a failure, also without one.
-    fn is_behind_its_exit(&self, participant: &Participant, branch: &Branch) -> bool {
+    fn is_after_its_exit(&self, participant: &Participant, branch: &Branch) -> bool {
         participant.calls.iter().any(|Call { arrival, answer, .. }| {
             let is_exit = arrival.round.verb == Verb::Exit
                 && arrival.round.among == Among::Generation(self.entry);
@@ -187,7 +187,7 @@ impl Block<'_> {
     /// verdict, or takes one before the verdict.
     fn branches(&self, findings: &mut Findings) {
         let mut ways: BTreeMap<bool, BTreeSet<String>> = BTreeMap::new();
-        let verdicts: Vec<&Verdict> = self
+        let verdicts: Vec<&VoteVerdict> = self
             .exits
             .iter()
             .filter_map(|exit| self.story.told(exit.0)?.verdict.as_ref())
@@ -197,7 +197,7 @@ impl Block<'_> {
             let participant = &self.story.participants[member];
             for branch in participant.branches.iter().filter(|branch| branch.block == self.entry) {
                 ways.entry(branch.succeeded).or_default().insert(participant.to_string());
-                if !self.is_behind_its_exit(participant, branch) {
+                if !self.is_after_its_exit(participant, branch) {
                     let (way, moment) = (way(branch.succeeded), at(branch.at));
                     let text = format!(
                         "{participant} went on as if the block of generation {} had {way} at {moment}, before its exit had told it so",

@@ -6,7 +6,7 @@ use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{Among, Blob, Generation, Incarnation, ProcessId, VoteRule};
 
 use super::{Closing, Closings, Findings, Rule};
-use crate::history::{Outcome, Verb, Verdict};
+use crate::history::{Outcome, Verb, VoteVerdict};
 use crate::story::{Call, Story};
 
 /// The value that agrees, in a vote of yes and no.
@@ -223,7 +223,7 @@ impl Count {
     fn is(
         &self,
         scope: &[Voter],
-        told: &Verdict,
+        told: &VoteVerdict,
         is_known: impl Fn(ProcessId, Incarnation) -> bool,
     ) -> bool {
         let named = self.against.iter().take(MISSING_LISTED_MAX).map(|place| scope[*place]);

@@ -76,7 +76,7 @@ impl Cluster {
         self.agent_mut(n)?.slot.resume()
     }
 
-    /// Resumes and starts whatever is paused or down.
+    /// Resumes and starts the agents that are paused or down.
     pub(super) fn revive_agents(&mut self) -> anyhow::Result<()> {
         for n in 0..self.agents.len() {
             let slot = &self.agents[n].slot;

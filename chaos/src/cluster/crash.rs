@@ -139,5 +139,5 @@ pub fn done(mut command: Command) -> anyhow::Result<Result<String, String>> {
 
 /// A path as an argument.
 pub fn text(path: &Path) -> anyhow::Result<&str> {
-    path.to_str().with_context(|| format!("{} is no plain name", path.display()))
+    path.to_str().with_context(|| format!("{} is not a plain name", path.display()))
 }

@@ -26,6 +26,7 @@ pub mod crash;
 pub mod disks;
 pub mod http;
 pub mod jobs;
+mod members;
 pub mod ports;
 mod private;
 pub mod process;
@@ -39,8 +40,8 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use holdfast_api::{Admin, Code, NodeId, Status};
-use holdfast_client::{Client, Deadline, Error, Options};
+use holdfast_api::{NodeId, Status};
+use holdfast_client::{Client, Options};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -49,6 +50,7 @@ use self::agents::Agent;
 use self::binaries::Binaries;
 use self::disks::Disk;
 use self::jobs::Jobs;
+pub use self::members::wish;
 use self::ports::Ports;
 use self::process::Process;
 use self::slot::Slot;
@@ -254,7 +256,7 @@ impl Cluster {
             Some(network) => network.inside(id, &command),
             None => command,
         };
-        // Last, so that it reaches the node through whatever starts it.
+        // Last, so that a wrapper that starts the node passes it on.
         if let Some((name, value)) = start.variable {
             command.env(name, value);
         }
@@ -344,7 +346,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Resumes and starts whatever is paused or down.
+    /// Resumes and starts the nodes that are paused or down.
     fn revive(&mut self) -> anyhow::Result<()> {
         self.note_ends();
         for id in self.ids() {
@@ -358,7 +360,7 @@ impl Cluster {
         self.revive_agents()
     }
 
-    /// Removes all faults that may still be there, whatever injected them.
+    /// Removes all faults that may still be there, from any nemesis.
     pub async fn mend(&mut self) -> anyhow::Result<()> {
         if let Some(network) = &self.network {
             network.clear()?;
@@ -565,89 +567,6 @@ impl Cluster {
         self.folder.path().join(format!("{program}.log"))
     }
 
-    /// Adds a new node and gives it its vote.
-    pub async fn grow(&mut self) -> anyhow::Result<NodeId> {
-        let id = self.insert_new()?;
-        self.launch(id)?;
-        self.admit(id).await?;
-        Ok(id)
-    }
-
-    /// A place for a node that is to join the others.
-    fn insert_new(&mut self) -> anyhow::Result<NodeId> {
-        let known = self.addresses().join(",");
-        let id = self.insert()?;
-        self.node_mut(id)?.place = ["--join".to_owned(), known];
-        Ok(id)
-    }
-
-    /// Makes a new node that runs a member, and gives it its vote.
-    async fn admit(&mut self, id: NodeId) -> anyhow::Result<()> {
-        let address = self.address(id)?.to_owned();
-        self.administer(Admin::AddNode { node: id, address }).await?;
-        self.administer(Admin::PromoteNode { node: id }).await
-    }
-
-    /// Removes a node for ever, and what it keeps.
-    pub async fn remove(&mut self, id: NodeId) -> anyhow::Result<()> {
-        self.administer(Admin::RemoveNode { node: id }).await?;
-        self.forget(id)
-    }
-
-    /// Ends a node that is no member, takes its port back, and deletes what it kept.
-    fn forget(&mut self, id: NodeId) -> anyhow::Result<()> {
-        let data_dir = self.data_dir(id);
-        let Some(mut node) = self.nodes.remove(&id) else { return Ok(()) };
-        let port = node.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        let disk = node.disk.take();
-        if let Some(disk) = &disk {
-            disk.thaw()?;
-        }
-        drop(node);
-        if let Some(port) = port {
-            self.ports.take_back(port);
-        }
-        match disk {
-            Some(disk) => disk.delete(),
-            None => {
-                std::fs::remove_dir_all(&data_dir).with_context(|| data_dir.display().to_string())
-            }
-        }
-    }
-
-    /// Brings members and nodes together after a change that was interrupted: learners
-    /// get their vote; a member on one side only is dropped.
-    async fn settle_members(&mut self) -> anyhow::Result<()> {
-        let (leader, _) = self.leader().await?;
-        let status = http::status(self.address(leader)?).await;
-        let Some(status) = status.filter(|it| it.leader == Some(leader) && it.joint.is_none())
-        else {
-            return Ok(());
-        };
-        let members: BTreeMap<NodeId, bool> =
-            status.nodes.iter().map(|node| (node.id, node.voter)).collect();
-        let Unsettled { learners, strangers, gone } = unsettled(&members, &self.ids());
-        for id in strangers {
-            // It may have been dropped before it kept anything.
-            drop(self.forget(id));
-        }
-        for node in gone {
-            self.administer(Admin::RemoveNode { node }).await?;
-        }
-        for node in learners {
-            self.administer(Admin::PromoteNode { node }).await?;
-        }
-        Ok(())
-    }
-
-    /// An operator's wish, again until it is known to be fulfilled.
-    pub async fn administer(&self, admin: Admin) -> anyhow::Result<()> {
-        let client = self.client();
-        let done = wish(&client, &admin).await;
-        client.close().await;
-        done
-    }
-
     /// Ends all nodes, and forgets what they kept, unless it is to be kept.
     pub fn end_all(mut self, keep: bool) -> Option<PathBuf> {
         self.agents.clear();
@@ -655,70 +574,5 @@ impl Cluster {
         self.nodes.clear();
         self.folder.disable_cleanup(keep);
         keep.then(|| self.folder.path().to_owned())
-    }
-}
-
-/// What an interrupted change of members left.
-#[derive(Debug, PartialEq, Eq)]
-struct Unsettled {
-    /// Members that run here and have no vote yet.
-    learners: Vec<NodeId>,
-    /// Nodes that run here and are no members, not yet or not any more.
-    strangers: Vec<NodeId>,
-    /// Members that run here no more.
-    gone: Vec<NodeId>,
-}
-
-/// Compares the members, of which each may vote, with the nodes that run here.
-fn unsettled(members: &BTreeMap<NodeId, bool>, nodes: &[NodeId]) -> Unsettled {
-    let is_here = |id: &NodeId| nodes.contains(id);
-    Unsettled {
-        learners: members
-            .iter()
-            .filter(|(id, votes)| !**votes && is_here(id))
-            .map(|(id, _)| *id)
-            .collect(),
-        strangers: nodes.iter().filter(|id| !members.contains_key(id)).copied().collect(),
-        gone: members.keys().filter(|id| !is_here(id)).copied().collect(),
-    }
-}
-
-/// An operator's wish, again until it is known to be fulfilled.
-pub async fn wish(client: &Client, admin: &Admin) -> anyhow::Result<()> {
-    /// Answers of the cluster when an operator's change is already done.
-    const DONE_BEFORE: [&str; 4] =
-        ["is a member already", "votes already", "there is no node", "leads already"];
-    let began = Instant::now();
-    loop {
-        let error = match client.admin(admin.clone(), Deadline::after(PATIENCE / 6)).await {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-        let text = error.to_string();
-        if DONE_BEFORE.into_iter().any(|done| text.contains(done)) {
-            return Ok(());
-        }
-        // Retried: a learner that catches up, and another change that is in progress.
-        let later = matches!(
-            &error,
-            Error::Refused(problem)
-                if matches!(problem.code, Code::QuorumWouldBeLost | Code::Conflict)
-        ) || error.is_retryable();
-        if !later || began.elapsed() > PATIENCE {
-            return Err(error).with_context(|| format!("{admin:?}"));
-        }
-        tokio::time::sleep(LOOK_EVERY * 10).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_of_members_that_was_ended_halfway_is_seen() {
-        let members = BTreeMap::from([(1, true), (2, true), (4, false), (5, true)]);
-        let expected = Unsettled { learners: vec![4], strangers: vec![3, 6], gone: vec![5] };
-        assert_eq!(unsettled(&members, &[1, 2, 3, 4, 6]), expected);
     }
 }

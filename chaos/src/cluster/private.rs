@@ -28,7 +28,7 @@ fn own(folder: &Path) -> anyhow::Result<&Path> {
         found.is_dir()
             && found.uid() == nix::unistd::getuid().as_raw()
             && found.permissions().mode() & 0o077 == 0,
-        "{} is no folder of this user alone, and is not trusted; see who made it, and delete it",
+        "{} is not a folder of this user alone, so it is not trusted; find out who made it, and delete it",
         folder.display()
     );
     Ok(folder)

@@ -81,7 +81,6 @@ struct ListedPoint {
     step: &'static str,
 }
 
-/// Prints it.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let permitted = Permitted::find();
     let workload = |it: Workload| ListedWorkload {

@@ -28,7 +28,7 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
         if !list.starts_with(all) {
             let place = all.iter().zip(list).take_while(|(one, other)| one == other).count();
             let text = format!(
-                "two reads are no prefixes of one list: element {} is {} in one and {} in the other",
+                "two reads are not prefixes of one list: element {} is {} in one and {} in the other",
                 place + 1,
                 all.get(place).map_or("missing", String::as_str),
                 list.get(place).map_or("missing", String::as_str)

@@ -44,13 +44,12 @@ pub(super) struct Chains<'a> {
 /// The value that a known call must find.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Need {
-    /// Exactly this value.
     Exactly(Value),
     /// A value that counts as this number.
     Number(i64),
     /// Any value.
     Present,
-    /// Whatever is there: it overwrites that.
+    /// Any value: it overwrites that.
     Nothing,
     /// Any value: it becomes a part of the value after it.
     Anything,
@@ -250,7 +249,7 @@ impl Before<'_, '_> {
         let (value, needed) = match action {
             Action::Write { value } => (Some(Arc::from(value.as_str())), None),
             Action::Delete => (None, None),
-            // Whatever gives it its value would do as well.
+            // Any other call that gives it its value would do as well.
             Action::CompareAndSet { expected, .. }
                 if *need == Need::Present && !expected.is_empty() =>
             {

@@ -39,7 +39,7 @@ const REFUSAL_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How a node is brought to pass a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Preparation {
     /// It follows or leads under load.
     Load,
     /// Leadership is handed to it, or away from it.
@@ -60,30 +60,36 @@ enum Way {
     Restore,
 }
 
-impl Way {
-    fn of(step: Step) -> Way {
+impl Preparation {
+    fn of(step: Step) -> Preparation {
         match step {
-            Step::Append | Step::CommitIndex | Step::WatermarkRaise | Step::Purge => Way::Load,
-            Step::SnapshotPublish | Step::SnapshotSync => Way::Load,
-            Step::SnapshotName | Step::SnapshotRemove => Way::Load,
-            Step::Vote | Step::Witness => Way::HandOver,
-            Step::IdentityRecord | Step::IdentitySync | Step::IdentityName => Way::Join,
-            Step::LogCreate | Step::WatermarkCreate => Way::Join,
-            Step::SnapshotReceive | Step::SnapshotInstall => Way::Lag,
-            Step::Truncate => Way::Replaced,
-            Step::Rewrite | Step::WatermarkSync | Step::RewriteName => Way::Damage,
-            Step::RewriteRemove | Step::RewriteMove | Step::RewriteSettle => Way::Damage,
-            Step::SnapshotSetAside => Way::Spare,
-            Step::BackupSync | Step::BackupName => Way::Recover,
+            Step::Append | Step::CommitIndex | Step::WatermarkRaise | Step::Purge => {
+                Preparation::Load
+            }
+            Step::SnapshotPublish | Step::SnapshotSync => Preparation::Load,
+            Step::SnapshotName | Step::SnapshotRemove => Preparation::Load,
+            Step::Vote | Step::Witness => Preparation::HandOver,
+            Step::IdentityRecord | Step::IdentitySync | Step::IdentityName => Preparation::Join,
+            Step::LogCreate | Step::WatermarkCreate => Preparation::Join,
+            Step::SnapshotReceive | Step::SnapshotInstall => Preparation::Lag,
+            Step::Truncate => Preparation::Replaced,
+            Step::Rewrite | Step::WatermarkSync | Step::RewriteName => Preparation::Damage,
+            Step::RewriteRemove | Step::RewriteMove | Step::RewriteSettle => Preparation::Damage,
+            Step::SnapshotSetAside => Preparation::Spare,
+            Step::BackupSync | Step::BackupName => Preparation::Recover,
         }
     }
 
     /// Another way to pass it, for some.
-    fn other(step: Step) -> Option<Way> {
+    fn other(step: Step) -> Option<Preparation> {
         match step {
-            Step::LogCreate | Step::WatermarkCreate | Step::WatermarkRaise => Some(Way::Restore),
-            Step::SnapshotPublish | Step::SnapshotSync | Step::SnapshotName => Some(Way::Restore),
-            Step::IdentitySync | Step::IdentityName => Some(Way::Restore),
+            Step::LogCreate | Step::WatermarkCreate | Step::WatermarkRaise => {
+                Some(Preparation::Restore)
+            }
+            Step::SnapshotPublish | Step::SnapshotSync | Step::SnapshotName => {
+                Some(Preparation::Restore)
+            }
+            Step::IdentitySync | Step::IdentityName => Some(Preparation::Restore),
             _ => None,
         }
     }
@@ -94,11 +100,11 @@ pub(crate) fn surroundings(points: &[Point], usual: Surroundings) -> Surrounding
     if points.is_empty() {
         return usual;
     }
-    let way = |way| points.iter().any(|point| Way::of(point.step) == way);
+    let way = |way| points.iter().any(|point| Preparation::of(point.step) == way);
     Surroundings {
         disks: usual.disks || crate::cluster::disks::forbidden().is_none(),
-        scrub: usual.scrub || way(Way::Damage),
-        entries: Some(if way(Way::Spare) { ENTRIES_ALL } else { ENTRIES }),
+        scrub: usual.scrub || way(Preparation::Damage),
+        entries: Some(if way(Preparation::Spare) { ENTRIES_ALL } else { ENTRIES }),
         ..usual
     }
 }
@@ -110,22 +116,22 @@ struct Crash<'a, 'b> {
 }
 
 pub(super) async fn crash(point: Point, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let other = Way::other(point.step).filter(|_| stage.random.random_bool(0.25));
-    let way = other.unwrap_or(Way::of(point.step));
+    let other = Preparation::other(point.step).filter(|_| stage.random.random_bool(0.25));
+    let preparation = other.unwrap_or(Preparation::of(point.step));
     let struck = Some(clock::now());
     let mut crash = Crash { point, stage };
-    let evidence = match way {
-        Way::Load => crash.under_load().await?,
-        Way::HandOver => crash.at_hand_over().await?,
-        Way::Join => Box::pin(crash.at_join()).await?,
-        Way::Lag => crash.behind().await?,
-        Way::Replaced => crash.with_own_entries().await?,
-        Way::Damage => Box::pin(crash.damaged()).await?,
-        Way::Spare => crash.with_spare_snapshot().await?,
-        Way::Recover => crash.of_recover().await?,
-        Way::Restore => crash.of_restore().await?,
+    let evidence = match preparation {
+        Preparation::Load => crash.under_load().await?,
+        Preparation::HandOver => crash.at_hand_over().await?,
+        Preparation::Join => Box::pin(crash.at_join()).await?,
+        Preparation::Lag => crash.lagging().await?,
+        Preparation::Replaced => crash.with_own_entries().await?,
+        Preparation::Damage => Box::pin(crash.damaged()).await?,
+        Preparation::Spare => crash.with_spare_snapshot().await?,
+        Preparation::Recover => crash.of_recover().await?,
+        Preparation::Restore => crash.of_restore().await?,
     };
-    let what = format!("a process was to end at {} ({way:?})", point.as_str());
+    let what = format!("a process was to end at {} ({preparation:?})", point.as_str());
     Ok(Injected { what, evidence, wound: Wound::Healed, hold: Duration::ZERO, struck })
 }
 
@@ -228,7 +234,7 @@ impl Crash<'_, '_> {
         Ok(evidence)
     }
 
-    async fn behind(&mut self) -> anyhow::Result<Option<String>> {
+    async fn lagging(&mut self) -> anyhow::Result<Option<String>> {
         for _ in 0..TRIES_MAX {
             if let Some(id) = self.lagging().await? {
                 let evidence = self.lose_power(id)?;

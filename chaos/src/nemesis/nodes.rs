@@ -72,7 +72,7 @@ pub(super) async fn strike(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::R
         Nemesis::KillClients => kill_clients(stage).await,
         Nemesis::Garbage => garbage(stage).await,
         Nemesis::Descriptors => starve(stage).await,
-        other => anyhow::bail!("{} is no fault of a process", other.as_str()),
+        other => anyhow::bail!("{} is not a fault of a process", other.as_str()),
     }
 }
 

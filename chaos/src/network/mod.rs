@@ -175,7 +175,7 @@ impl Network {
         Ok(())
     }
 
-    /// Takes all rules and disciplines away, whatever fault they are of.
+    /// Removes the rules and disciplines of all faults.
     pub fn clear(&self) -> anyhow::Result<()> {
         for id in self.hosts.keys() {
             nft(&self.namespace(*id), "flush ruleset\n")?;
@@ -230,7 +230,7 @@ impl Drop for Network {
 
 /// Deletes a namespace of a run; answers whether it was there. Its processes must have ended.
 pub fn delete(name: &str) -> anyhow::Result<bool> {
-    anyhow::ensure!(name.starts_with(PREFIX), "{name} is no network namespace of a run");
+    anyhow::ensure!(name.starts_with(PREFIX), "{name} is not a network namespace of a run");
     let listed = ip(&["netns", "list"])?;
     let is_there = listed.lines().any(|line| line.split_whitespace().next() == Some(name));
     if is_there {

@@ -34,7 +34,7 @@ fn head(summary: &Summary) -> String {
     let words = match summary.verdict {
         Verdict::Pass => "Everything that the clients saw can be true.",
         Verdict::Fail => "Something was seen that cannot be true, or the cluster broke.",
-        Verdict::Unknown => "It was not decided. This is no pass.",
+        Verdict::Unknown => "It was not decided. This is not a pass.",
     };
     let mut html = format!("<h1 class=\"{verdict}\">{verdict}</h1>\n<p>{words}</p>\n");
     if !summary.reasons.is_empty() {

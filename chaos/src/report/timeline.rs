@@ -9,15 +9,15 @@ use crate::summary::Summary;
 /// Slices of time.
 const SLICES: usize = 160;
 const WIDTH: f64 = 1_000.0;
-/// Of the names of decades, on the left.
+/// Width on the left for the names of decades.
 const SCALE_WIDTH: f64 = 70.0;
 /// Numbers of faults stand one below the other if they are closer than this.
 const LABEL_WIDTH: f64 = 30.0;
 const LABEL_HEIGHT: f64 = 18.0;
 const LABEL_ROWS: u32 = 4;
-/// Of the latencies, from the top.
+/// Height of the latencies, from the top.
 const LATENCY_HEIGHT: f64 = 220.0;
-/// Of the outcomes, below.
+/// Height of the outcomes, below the latencies.
 const OUTCOME_HEIGHT: f64 = 120.0;
 const GAP: f64 = 20.0;
 /// Latencies from 0.1 ms to 10 s fit: decades.

@@ -362,7 +362,7 @@ impl Faults<'_> {
                 left.clone_from(&self.plan.nemeses);
                 is_first_round = false;
             }
-            // Whatever was asked for by name is done once, even if that takes longer.
+            // Each fault that was asked for by name is injected once, even if that takes longer.
             let is_owed = is_first_round && left.iter().any(|(_, by_name)| *by_name);
             if is_late() && !is_owed {
                 break;

@@ -25,7 +25,7 @@ const JUDGE_EVERY: Duration = Duration::from_secs(10);
 const JUDGE_EVERY_TO_END: Duration = Duration::from_secs(2);
 /// With more operations than this they are judged only at the end.
 const JUDGED_MAX: u64 = 50_000;
-/// Of the time so little is spent with judging: all is read again each time.
+/// Share of the time that judging may take: it reads everything again each time.
 const JUDGED_SHARE: u32 = 20;
 /// Configurations of one key that are searched: what takes more is judged at the
 /// end.

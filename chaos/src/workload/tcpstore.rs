@@ -86,7 +86,6 @@ impl Way for Agent {
 }
 
 impl Worker<Agent> {
-    /// One call.
     async fn one(&mut self) -> anyhow::Result<()> {
         let (key, value) = self.next_key();
         let of_ten = self.random.random_range(0..10_u32);

@@ -32,7 +32,7 @@
 
 use holdfast_api::{Among, Blob, Cause, Event, EventKind, Policy, Role, VoteRule};
 use holdfast_chaos::history::{
-    Advance, Arrival, Meaning, Outcome, Record, Round, Verb, Verdict, What,
+    Advance, Arrival, Meaning, Outcome, Record, Round, Verb, VoteVerdict, What,
 };
 use holdfast_chaos::{History, Report, check};
 
@@ -257,11 +257,11 @@ fn outcome(caller: (u32, u64), what: &str) -> Outcome {
         None => {}
         Some(("+", value)) => {
             let value = (!value.is_empty()).then(|| Blob::from(value));
-            outcome.verdict = Some(Verdict { carried: true, value, against: Vec::new() });
+            outcome.verdict = Some(VoteVerdict { carried: true, value, against: Vec::new() });
         }
         Some(("-", participants)) => {
             outcome.verdict =
-                Some(Verdict { carried: false, value: None, against: of(participants) });
+                Some(VoteVerdict { carried: false, value: None, against: of(participants) });
         }
         Some(("=", values)) => {
             outcome.values = Some(values.split('|').map(Blob::from).collect());

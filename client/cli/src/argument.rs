@@ -17,7 +17,6 @@ pub(crate) const INPUT_BYTES_MAX: u64 = stream::FRAME_BYTES_MAX as u64;
 pub(crate) enum Value {
     /// `-`: the bytes of standard input.
     Input,
-    /// The argument itself.
     Given(Blob),
 }
 

@@ -11,7 +11,6 @@ use clap::ValueEnum;
 use clap::builder::Styles;
 use clap::builder::styling::{AnsiColor, Style};
 
-/// Style of headings.
 pub(crate) const HEADING: Style = Style::new().bold();
 /// Style of what works.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();

@@ -47,7 +47,6 @@ impl fmt::Display for StoreList {
 /// How long to wait for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timeout {
-    /// This long.
     After(Duration),
     /// For ever.
     Never,
@@ -112,9 +111,7 @@ pub(crate) struct Layer {
 pub(crate) enum Source {
     /// A flag of the command line.
     Flag,
-    /// An environment variable.
     Environment,
-    /// The configuration file.
     File(PathBuf),
     /// No place sets it.
     Default,
@@ -138,7 +135,6 @@ pub(crate) struct Sourced<T> {
     pub(crate) source: Source,
 }
 
-/// The merged settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) store: Sourced<StoreList>,
@@ -148,7 +144,6 @@ pub(crate) struct Settings {
     pub(crate) tls_ca: Sourced<Option<PathBuf>>,
     /// A certificate to show.
     pub(crate) tls_cert: Sourced<Option<PathBuf>>,
-    /// Its private key.
     pub(crate) tls_key: Sourced<Option<PathBuf>>,
     pub(crate) job: Sourced<Name>,
     /// The run; none = the job's open run.
@@ -172,7 +167,6 @@ pub(crate) enum ConfigError {
     /// An environment variable cannot be understood.
     #[error("environment variable {name}: {reason}")]
     Variable {
-        /// Its name.
         name: &'static str,
         /// What is wrong.
         reason: String,

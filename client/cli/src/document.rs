@@ -21,7 +21,7 @@ impl Document for Written {
     }
 }
 
-/// `kv wait`.
+/// The answer of `kv wait`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Released {
     pub(crate) revision: Revision,
@@ -33,7 +33,7 @@ impl Document for Released {
     }
 }
 
-/// `kv get`.
+/// The answer of `kv get`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Got {
     #[serde(flatten)]
@@ -47,7 +47,7 @@ impl Document for Got {
     }
 }
 
-/// `kv add`.
+/// The answer of `kv add`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Added {
     pub(crate) value: i64,
@@ -60,7 +60,7 @@ impl Document for Added {
     }
 }
 
-/// `kv cas`.
+/// The answer of `kv cas`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Compared {
     pub(crate) swapped: bool,
@@ -74,7 +74,7 @@ impl Document for Compared {
     }
 }
 
-/// `kv delete`.
+/// The answer of `kv delete`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Deleted {
     pub(crate) deleted: bool,
@@ -114,7 +114,7 @@ impl Document for Popped {
     }
 }
 
-/// `kv count`.
+/// The answer of `kv count`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Counted {
     pub(crate) count: u64,
@@ -136,13 +136,13 @@ pub(crate) struct Changed<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     key: &'a Blob,
-    /// Of a put: the whole value.
+    /// For a put: the whole value.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<&'a Blob>,
-    /// Of a put: changes since the key's creation.
+    /// For a put: changes since the key's creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
-    /// Of a push or pop: the length of the queue afterwards.
+    /// For a push or pop: the length of the queue afterwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     length: Option<u64>,
 }
@@ -199,7 +199,7 @@ pub(crate) fn write_page(
     )
 }
 
-/// `job list`.
+/// The answer of `job list`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Jobs {
     pub(crate) jobs: Vec<JobInfo>,
@@ -224,7 +224,7 @@ impl Document for Jobs {
     }
 }
 
-/// `job delete`.
+/// The answer of `job delete`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct JobDeleted {
     pub(crate) runs: u64,
@@ -237,7 +237,7 @@ impl Document for JobDeleted {
     }
 }
 
-/// `run list`.
+/// The answer of `run list`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Runs {
     pub(crate) runs: Vec<RunInfo>,
@@ -268,7 +268,7 @@ impl Document for Runs {
     }
 }
 
-/// `run open`.
+/// The answer of `run open`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct RunOpened {
     pub(crate) run: Name,

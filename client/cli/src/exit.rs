@@ -47,7 +47,6 @@ pub(crate) enum Failure {
     Unreachable(String),
     /// A node answered something that does not belong to the question.
     Mismatch {
-        /// What was asked.
         asked: &'static str,
         /// What came back.
         answer: String,
@@ -398,7 +397,10 @@ mod tests {
         ] {
             assert!(message.contains(part), "{part:?} in {message}");
         }
-        assert!(!message.contains("holdfast-store dev"), "whoever named nodes has some: {message}");
+        assert!(
+            !message.contains("holdfast-store dev"),
+            "nodes were named, so there is a cluster: {message}"
+        );
         let nobody_named = merge(Layer::default(), Layer::default(), None);
         let message = failure.message(Some(&nobody_named));
         assert!(message.contains("holdfast-store dev"), "{message}");

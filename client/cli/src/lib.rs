@@ -367,7 +367,7 @@ fn end(result: Result<(), Failure>, form: Form, settings: Option<&Settings>) -> 
     failure.exit().into()
 }
 
-/// `version`.
+/// The answer of `version`.
 #[derive(Debug, Serialize)]
 struct Version {
     version: &'static str,

@@ -14,11 +14,11 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(1);
 /// Why nothing is written, if that is because too few voters answer; none if
 /// enough do, or no node answers.
 pub(crate) async fn ask(client: &Client) -> Option<String> {
-    told(client).await?.lost_in_words()
+    node_answer(client).await?.lost_in_words()
 }
 
 /// A node's answer; none if none answers.
-async fn told(client: &Client) -> Option<Majority> {
+async fn node_answer(client: &Client) -> Option<Majority> {
     client.status(Deadline::after(ASK_TIME_MAX)).await.ok()?.majority
 }
 

@@ -21,7 +21,6 @@ pub(crate) enum Missing {
     /// Each member of a kind owes it: the kind (rank, member, node), a number
     /// and what it owes.
     Of(&'static str, u64, String),
-    /// One sentence.
     Said(String),
 }
 

@@ -68,7 +68,6 @@ impl Transaction {
     }
 }
 
-/// Reads one comparison.
 pub(crate) fn compare(text: &str) -> Result<Compare, String> {
     let wrong = |what: String| format!("{what}; write {COMPARES}");
     let (what, rest) = text.trim().split_once('(').ok_or_else(|| match text.trim() {
@@ -100,7 +99,6 @@ pub(crate) fn compare(text: &str) -> Result<Compare, String> {
     Ok(Compare::Revision { key, revision: number(&operand)? })
 }
 
-/// Reads one step.
 pub(crate) fn step(text: &str) -> Result<TransactionOp, String> {
     let wrong = |what: String| format!("{what}; write {STEPS}");
     let (name, mut rest) = match text.trim().split_once(char::is_whitespace) {

@@ -400,7 +400,10 @@ fn a_cluster_that_is_not_there_is_exit_code_3_for_every_command() {
             &said,
             &[NOWHERE, "nothing was changed", "--store", "HOLDFAST_STORE", "whether they run"],
         );
-        assert!(!said.contains("holdfast-store dev"), "whoever names nodes has a cluster: {said}");
+        assert!(
+            !said.contains("holdfast-store dev"),
+            "nodes were named, so there is a cluster: {said}"
+        );
     }
 }
 

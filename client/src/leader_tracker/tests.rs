@@ -1,3 +1,5 @@
+use holdfast_api::Hello;
+
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);

@@ -48,7 +48,7 @@ pub struct Closed {
     /// Members whose numbers did not govern; the first `MISSING_LISTED_MAX`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differing: Vec<Differing>,
-    /// Of a held round: what its members hold now; none if no member is to hold it.
+    /// For a held round: what its members hold now; none if no member is to hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
     /// The conclusion of the round.
@@ -175,10 +175,10 @@ pub enum AgainstWhy {
     Ended(Cause),
     /// It is alive, but was not in the round.
     NotThere,
-    /// Of a block: its exit was withdrawn, as by a time-out.
+    /// For a block: its exit was withdrawn, as by a time-out.
     Withdrawn,
-    /// Of a block: its exit was void at a deadline.
+    /// For a block: its exit was void at a deadline.
     Deadline,
-    /// Of a block: it entered the block again before it had left it.
+    /// For a block: it entered the block again before it had left it.
     EnteredAgain,
 }

@@ -95,8 +95,8 @@ pub enum Command {
     Pipeline {
         /// Job and run that the keys belong to.
         scope: Scope,
-        /// The commands; from 1 to [`PIPELINE_OPS_MAX`]. None that [answers a
-        /// value](KvOp::answers_a_value): the answers are sent as one, too.
+        /// The commands; from 1 to [`PIPELINE_OPS_MAX`]. Commands that [answer a
+        /// value](KvOp::answers_a_value) are refused: the answers are sent as one, too.
         ops: Vec<KvOp>,
     },
     /// Client sessions.

@@ -12,7 +12,7 @@ use crate::round::Generation;
 /// Proof of a caller's identity, for a service that guards a resource. Read and
 /// written as `JOB:RUN:PROCESS:INCARNATION:GENERATION`.
 ///
-/// Of the tokens of one process, one with a larger incarnation, or with the same
+/// Among the tokens of one process, one with a larger incarnation, or with the same
 /// and a larger generation, makes all smaller ones void. Incarnations grow with
 /// every incarnation of any process of the job and are never used again.
 /// The cluster vouches for the incarnation alone: the generation is what its holder claims,
@@ -35,7 +35,7 @@ pub struct Fence {
 /// Why a text is no [`Fence`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no fence token: it reads JOB:RUN:PROCESS:INCARNATION:GENERATION, as `fence()` gives it"
+    "{0:?} is not a fence token: write JOB:RUN:PROCESS:INCARNATION:GENERATION, as `fence()` gives it"
 )]
 pub struct FenceError(String);
 

@@ -81,7 +81,7 @@ pub struct JobPattern(String);
 /// Why a text is no [`JobPattern`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no pattern of jobs: use 1 to {PATTERN_BYTES_MAX} letters, digits, '.', '_' and '-', and '*' for any of them"
+    "{0:?} is not a pattern of jobs: use 1 to {PATTERN_BYTES_MAX} letters, digits, '.', '_' and '-', and '*' for any of them"
 )]
 pub struct JobPatternError(String);
 

@@ -33,7 +33,7 @@ pub struct Arrival {
     /// What it brings. Opaque to the round.
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub payload: Blob,
-    /// Of a held round: the generation that it still holds, intact and ready;
+    /// For a held round: the generation that it still holds, intact and ready;
     /// 0 = none. It releases any other generation of the round.
     #[serde(default, skip_serializing_if = "is_default")]
     pub holds: Generation,

@@ -73,8 +73,8 @@ pub enum Effect {
         job: Name,
     },
     /// The holders of these leases have something to read, or the lease has
-    /// ended: see [`crate::Machine::told`].
-    Told(Vec<LeaseId>),
+    /// ended: see [`crate::Machine::has_news`].
+    Notify(Vec<LeaseId>),
 }
 
 /// The requested changes are no longer kept.

@@ -204,7 +204,6 @@ pub(crate) struct Outcome {
     pub holders: u32,
 }
 
-/// The latest advance.
 #[derive(Clone)]
 pub(crate) struct Advanced {
     pub iteration: u64,
@@ -270,7 +269,7 @@ impl EventLog {
 
     /// Up to which revision a reader misses some: single steps are dropped before
     /// their results.
-    pub fn compacted_behind(&self, after: Revision) -> Revision {
+    pub fn compacted_after(&self, after: Revision) -> Revision {
         let closings = Some(self.closings.compacted).filter(|at| *at > after);
         self.details.compacted.max(closings.unwrap_or(0))
     }
@@ -282,9 +281,9 @@ impl EventLog {
     }
 
     /// Those kept after a revision: of one revision the single steps first.
-    pub fn behind(&self, after: Revision) -> impl Iterator<Item = &Arc<Event>> {
-        let mut details = self.details.behind(after).peekable();
-        let mut closings = self.closings.behind(after).peekable();
+    pub fn after(&self, after: Revision) -> impl Iterator<Item = &Arc<Event>> {
+        let mut details = self.details.after(after).peekable();
+        let mut closings = self.closings.after(after).peekable();
         std::iter::from_fn(move || match (details.peek(), closings.peek()) {
             (Some(detail), Some(closing)) if closing.revision < detail.revision => closings.next(),
             (Some(_), _) => details.next(),
@@ -311,7 +310,7 @@ impl Kept {
         std::mem::replace(self, Kept { compacted, ..Kept::default() })
     }
 
-    fn behind(&self, after: Revision) -> impl Iterator<Item = &Arc<Event>> {
+    fn after(&self, after: Revision) -> impl Iterator<Item = &Arc<Event>> {
         let behind = |event: &Arc<Event>| match event.revision <= after {
             true => Ordering::Less,
             false => Ordering::Greater,

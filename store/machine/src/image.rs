@@ -16,8 +16,10 @@ mod decode;
 mod encode;
 mod frame;
 mod held;
+mod leases;
 #[cfg(test)]
 mod recount;
+mod rounds;
 
 /// Newest version of the image format that this build writes and reads. A
 /// state is written in the version of its feature level, so that every node

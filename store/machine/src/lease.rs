@@ -481,7 +481,7 @@ impl Machine {
         if !ended.is_empty() {
             let leases: Vec<_> = ended.iter().map(|id| self.leases.remove(*id, since)).collect();
             applied.discard(leases);
-            applied.effects.push(Effect::Told(ended));
+            applied.effects.push(Effect::Notify(ended));
         }
         let revocation = Arc::new(Revocation {
             at: self.revision + 1,

@@ -34,23 +34,22 @@
 //!   number, no environment, no hash map, no floating point, no task and no
 //!   I/O in this crate, and its manifest cannot bring any.
 //! * Applying never fails and never panics: a refusal is an answer. A refused
-//!   command changed nothing, since everything is checked before anything is
-//!   changed.
+//!   command changed nothing: everything is checked before anything changes.
 //! * Time passing changes nothing by itself. Log time is the highest stamp
 //!   seen; a session expires only by a command `Expire` that still holds, and a
-//!   new leader makes every idle time count anew.
+//!   new leader restarts every idle time.
 //! * The revision grows by one with each command that changed keys, queues, runs,
 //!   leases, processes or rounds, and each revision is one batch of changes. Sessions, limits and
 //!   time have no revision.
 //! * A command costs no more than its own size and that of the values it touches;
-//!   what takes long to free is returned as garbage.
+//!   large values are returned as garbage, to be freed elsewhere.
 //! * Every collection has a limit, most of them replicated in
 //!   [`holdfast_api::Limits`], and every limit is checked while applying, so
 //!   that all nodes refuse the same command.
-//! * `decode(encode(state))` and the log after it give the state that all entries
-//!   give. What can be derived is not encoded.
-//! * What these rules say about a logged command never changes: a changed rule is
-//!   keyed to a higher feature level.
+//! * `decode(encode(state))` followed by the rest of the log gives the same state as
+//!   all entries. Derived values are not encoded.
+//! * The rules for a logged command never change: a changed rule needs a higher
+//!   feature level.
 
 // The tests' generators name the crate as other crates do.
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub(crate) mod held;
 mod release;
 mod spec;
 pub(crate) mod tally;
+mod withdraw;
 
 /// Identity of a round: its name, its scope and its kind. Rounds are evaluated in
 /// the order of their keys, and so in byte order of their names.
@@ -105,7 +106,6 @@ impl Numbers {
     }
 }
 
-/// A gathering round.
 #[derive(Clone)]
 pub(crate) struct Round {
     pub generation: Generation,
@@ -122,7 +122,7 @@ pub(crate) struct Round {
     pub reached: LogTime,
     /// When its timer fires.
     pub timer: Option<LogTime>,
-    /// Of a held round: the members that its deadline has ended.
+    /// For a held round: the members that its deadline has ended.
     pub evicted: Members,
 }
 
@@ -144,7 +144,7 @@ pub(crate) struct Tally {
     pub standbys: u32,
     /// Arrivals without a call: exits of an atomic block that failed.
     pub unfinished: u32,
-    /// Of a set or a generation: how many of it the round waits for, arrived or not.
+    /// For a set or a generation: how many of it the round waits for, arrived or not.
     pub live: u32,
     /// Arrivals that hold the present generation of a held round.
     pub holders: u32,
@@ -161,13 +161,13 @@ pub(crate) struct Arrived {
     pub at: LogTime,
     pub payload: Blob,
     pub numbers: Numbers,
-    /// Of a held round: the generation that it reports to hold, ready.
+    /// For a held round: the generation that it reports to hold, ready.
     pub names: Generation,
     /// Whether it holds the present generation of a held round.
     pub holds: bool,
     /// The earliest generation of a held round that closed without it; 0 = none.
     pub passed_over: Generation,
-    /// Of an exit: how it failed, independent of the payload.
+    /// For an exit: how it failed, independent of the payload.
     pub unfinished: Option<Unfinished>,
 }
 

@@ -235,7 +235,7 @@ fn alone(machine: &mut Machine, call: u64, round: &str, terms: Terms) {
     assert_eq!(answers[0].outcome, Outcome::Round(RoundOutcome::Arrived(vec![waits])));
 }
 
-/// Whatever is kept of rounds that have closed has a bound.
+/// Everything that is kept of closed rounds has a bound.
 fn leaves_nothing_behind(mut play: impl FnMut(&mut Machine, u64)) {
     let mut machine = job(1);
     (0..1_000).for_each(|n| play(&mut machine, n));

@@ -4,6 +4,7 @@
 //! Entry points: [`Stream::connect`] and [`Listener::bind`], to open or accept
 //! connections between hosts; [`tls::Dialer`] and [`tls::Acceptor`], where
 //! nothing in between may read them; [`simulated::enter`], for a simulation.
+//! [`regular_file`] reads files that users name: certificates, tokens, settings.
 //!
 //! # Architecture invariants
 //!
@@ -13,6 +14,7 @@
 //! * Data written with TLS is sent only after a flush.
 
 mod listener;
+pub mod regular_file;
 pub mod simulated;
 mod stream;
 pub mod tls;

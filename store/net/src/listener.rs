@@ -11,9 +11,9 @@ use crate::stream::Stream;
 /// A listening port: of the operating system, or simulated.
 #[derive(Debug)]
 pub enum Listener {
-    /// Of the operating system.
+    /// One of the operating system.
     Tcp(TcpListener),
-    /// Of a simulated host.
+    /// One of a simulated host.
     Simulated(Box<dyn Port>),
 }
 

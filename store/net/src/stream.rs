@@ -17,44 +17,44 @@ use crate::tls::{Secured, explained};
 /// A connection to another host.
 #[derive(Debug)]
 pub enum Stream {
-    /// Of the operating system.
+    /// One of the operating system.
     Tcp(TcpStream),
     /// The same with TLS.
     Tls(Secured),
-    /// Of a simulated host.
+    /// One of a simulated host.
     Simulated(Box<dyn Connection>),
 }
 
 /// A connection detached from any runtime: it can be moved to another one.
 #[derive(Debug)]
 pub enum Detached {
-    /// Of the operating system.
+    /// One of the operating system.
     Tcp(std::net::TcpStream),
     /// The same with TLS; the socket inside it is detached.
     Tls(std::net::TcpStream, Secured),
-    /// Of a simulated host.
+    /// One of a simulated host.
     Simulated(Box<dyn Connection>),
 }
 
 /// The reading half of a connection.
 #[derive(Debug)]
 pub enum ReadHalf {
-    /// Of the operating system.
+    /// One of the operating system.
     Tcp(OwnedReadHalf),
     /// The same with TLS.
     Tls(tokio::io::ReadHalf<Secured>),
-    /// Of a simulated host.
+    /// One of a simulated host.
     Simulated(tokio::io::ReadHalf<Box<dyn Connection>>),
 }
 
 /// The writing half of a connection.
 #[derive(Debug)]
 pub enum WriteHalf {
-    /// Of the operating system.
+    /// One of the operating system.
     Tcp(OwnedWriteHalf),
     /// The same with TLS.
     Tls(tokio::io::WriteHalf<Secured>),
-    /// Of a simulated host.
+    /// One of a simulated host.
     Simulated(tokio::io::WriteHalf<Box<dyn Connection>>),
 }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::token::FILE_BYTES_MAX;
+use holdfast_net::regular_file::open_regular;
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::AccessError;
-use crate::regular_file::open_regular;
 
 /// How often a file is read again.
 pub(super) const READ_EVERY: Duration = Duration::from_secs(2);

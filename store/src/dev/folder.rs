@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use holdfast_api::NodeId;
+use holdfast_net::regular_file::read_regular_text;
 use serde::{Deserialize, Serialize};
 
 use super::NODES_MAX;
-use crate::regular_file::read_regular_text;
 use crate::storage::identity;
 
 /// Name of the file that records how the cluster was founded.
@@ -29,23 +29,23 @@ const BASE_PORT_DEFAULT: u16 = 21_000;
 
 /// The nodes of a development cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// Number of nodes; ids start at 1.
     pub nodes: u16,
     /// Each listens on this port plus its id.
-    pub base_port: u16,
+    pub(crate) base_port: u16,
 }
 
 impl Shape {
     /// Where a node listens.
-    pub fn address(&self, id: u16) -> String {
+    pub(crate) fn address(&self, id: u16) -> String {
         format!("127.0.0.1:{}", self.base_port + id)
     }
 }
 
 /// The cluster that a folder holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub(crate) struct Held {
     /// Its id.
     pub cluster_id: String,
     nodes: u16,
@@ -54,12 +54,12 @@ pub struct Held {
 }
 
 /// The folder of a node.
-pub fn of_node(dir: &Path, id: u16) -> PathBuf {
+pub(crate) fn of_node(dir: &Path, id: u16) -> PathBuf {
     dir.join(format!("node-{id}"))
 }
 
 /// The cluster that this folder holds; none if it holds none yet.
-pub fn held(dir: &Path) -> anyhow::Result<Option<Held>> {
+pub(crate) fn held(dir: &Path) -> anyhow::Result<Option<Held>> {
     let mut found: Option<(u16, String)> = None;
     for id in 1..=NODES_MAX {
         let Some(identity) = identity::read(&of_node(dir, id))? else { continue };
@@ -108,7 +108,7 @@ impl Written {
 }
 
 /// The recorded start of the cluster in this folder; none if there is no record.
-pub fn noted(dir: &Path) -> anyhow::Result<Option<Shape>> {
+pub(crate) fn noted(dir: &Path) -> anyhow::Result<Option<Shape>> {
     let path = dir.join(FILE);
     let read = match read_regular_text(&path, FILE_BYTES_MAX) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -127,7 +127,7 @@ pub fn noted(dir: &Path) -> anyhow::Result<Option<Shape>> {
 }
 
 /// Records how the cluster of this folder is started, if there is no record.
-pub fn note(dir: &Path, shape: Shape) -> anyhow::Result<()> {
+pub(crate) fn note(dir: &Path, shape: Shape) -> anyhow::Result<()> {
     if noted(dir)? == Some(shape) {
         return Ok(());
     }
@@ -140,7 +140,7 @@ pub fn note(dir: &Path, shape: Shape) -> anyhow::Result<()> {
 
 /// How to start the cluster, given the nodes and the base port of the command
 /// line; or how the folder differs, and what to do.
-pub fn decide(
+pub(crate) fn decide(
     dir: &Path,
     held: Option<&Held>,
     (nodes, base_port): (Option<u16>, Option<u16>),
@@ -175,7 +175,11 @@ fn otherwise(dir: &Path, held: &Held) -> String {
 
 /// What is wrong with the given ports: the addresses of the founded cluster's
 /// members, and how to start it.
-pub fn misplaced(dir: &Path, shape: Shape, members: &BTreeMap<NodeId, String>) -> Option<String> {
+pub(crate) fn misplaced(
+    dir: &Path,
+    shape: Shape,
+    members: &BTreeMap<NodeId, String>,
+) -> Option<String> {
     let (id, at) = (1..=shape.nodes).find_map(|id| {
         Some((id, members.get(&id.into())?)).filter(|(_, at)| **at != shape.address(id))
     })?;

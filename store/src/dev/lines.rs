@@ -24,7 +24,7 @@ const READ_BYTES: usize = 8 * 1024;
 
 /// Writes lines to standard error, on a thread of its own. Cheap to clone.
 #[derive(Clone)]
-pub struct Printer {
+pub(crate) struct Printer {
     lines: SyncSender<Item>,
 }
 
@@ -36,14 +36,14 @@ enum Item {
 
 impl Printer {
     /// Starts the thread, which ends with the last clone.
-    pub fn start() -> std::io::Result<Printer> {
+    pub(crate) fn start() -> std::io::Result<Printer> {
         let (lines, items) = sync_channel(LINES_WAITING_MAX);
         std::thread::Builder::new().name("lines".to_owned()).spawn(move || print(&items))?;
         Ok(Printer { lines })
     }
 
     /// Copies a node's output until it ends.
-    pub async fn follow(&self, id: u16, said: Option<impl AsyncRead + Unpin>) {
+    pub(crate) async fn follow(&self, id: u16, said: Option<impl AsyncRead + Unpin>) {
         let Some(mut said) = said else { return };
         let (mut lines, mut left_out) = (Lines::new(id), 0_u64);
         let mut bytes = vec![0; READ_BYTES];
@@ -73,7 +73,7 @@ impl Printer {
     }
 
     /// Returns once all lines are written, or the output is closed.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let (written, done) = sync_channel(1);
         if self.lines.try_send(Item::End(written)).is_ok() {
             let _ = done.recv_timeout(FINISH_TIME_MAX);

@@ -16,7 +16,7 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Holder of a port that a node needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holder {
+pub(crate) enum Holder {
     /// A node, with its cluster if it has one.
     Node(NodeId, Option<String>),
     /// Something else, or a node that does not identify itself.
@@ -24,7 +24,7 @@ pub enum Holder {
 }
 
 /// The first node whose port is taken, and the holder of that port.
-pub async fn taken(shape: Shape, access: &Access) -> Option<(u16, Holder)> {
+pub(crate) async fn taken(shape: Shape, access: &Access) -> Option<(u16, Holder)> {
     let id = (1..=shape.nodes).find(|id| TcpListener::bind(shape.address(*id)).is_err())?;
     let holder = match ask_identity(access, &shape.address(id), ASK_TIME_MAX).await {
         Ok(Identity { node, cluster_id, .. }) => Holder::Node(node, cluster_id),
@@ -35,7 +35,7 @@ pub async fn taken(shape: Shape, access: &Access) -> Option<(u16, Holder)> {
 
 /// Why nothing is started while another process has a port, and what to do.
 /// `cluster_id` is that of the folder's cluster, if it holds one.
-pub fn refusal(
+pub(crate) fn refusal(
     dir: &Path,
     shape: Shape,
     cluster_id: Option<&str>,

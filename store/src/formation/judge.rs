@@ -10,7 +10,6 @@ use super::{FormationError, Identity, Place, written};
 /// What to do after asking the others.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Take this place.
     Take(Place),
     /// Hand this cluster id to all others, then found.
     HandOver(String),

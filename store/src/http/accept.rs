@@ -41,7 +41,7 @@ use crate::recurring::Troubles;
 use crate::tls::Tls;
 
 /// Most connections at once, channels of other nodes not counted.
-pub const CONNECTIONS_MAX: usize = 16_384;
+const CONNECTIONS_MAX: usize = 16_384;
 
 /// Descriptors reserved for files, and for channels of other nodes.
 const DESCRIPTORS_KEPT: usize = 256;
@@ -80,11 +80,11 @@ const PLAIN_TIME_MAX: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the server works with.
-pub struct Serving {
+pub(crate) struct Serving {
     /// What answers requests.
-    pub router: Router,
+    pub(crate) router: Router,
     /// Counts what the port does.
-    pub activity: Arc<PortActivity>,
+    pub(crate) activity: Arc<PortActivity>,
     /// Where the tasks of connections are spawned.
     pub tasks: TaskTracker,
     /// Certificates, if there are any.
@@ -92,7 +92,7 @@ pub struct Serving {
 }
 
 /// Serves until `stop`, then lets requests under way finish for `grace`.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: Listener,
     Serving { router, activity, tasks, tls }: Serving,
     stop: CancellationToken,
@@ -220,7 +220,7 @@ async fn accept(listener: &Listener, room: &Room) -> std::io::Result<(Stream, Pl
 }
 
 /// How many descriptors this process may have.
-pub fn descriptors() -> usize {
+pub(crate) fn descriptors() -> usize {
     let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
@@ -306,7 +306,7 @@ impl Room {
 /// The place of a connection, until the last of these is dropped. Goes with each
 /// of its requests.
 #[derive(Clone)]
-pub struct Place(Arc<Held>);
+pub(crate) struct Place(Arc<Held>);
 
 struct Held {
     permit: Mutex<Option<OwnedSemaphorePermit>>,
@@ -331,12 +331,12 @@ impl Drop for Stranger {
 
 impl Place {
     /// The place that a request came with.
-    pub fn of(request: &Request) -> Option<Place> {
+    pub(crate) fn of(request: &Request) -> Option<Place> {
         request.extensions().get::<Place>().cloned()
     }
 
     /// It has shown a token, or needs none.
-    pub fn let_in(&self) {
+    pub(crate) fn let_in(&self) {
         let Stranger { strangers, number, known, .. } = &self.0.stranger;
         strangers.remove(*number);
         known.cancel();
@@ -354,12 +354,12 @@ impl Place {
     }
 
     /// It is another node: it needs none.
-    pub fn give_back(&self) {
+    pub(crate) fn give_back(&self) {
         self.0.permit.lock().take();
     }
 
     /// Runs this for as long as the place is kept.
-    pub async fn lend(self, work: impl Future<Output = ()>) {
+    pub(crate) async fn lend(self, work: impl Future<Output = ()>) {
         match self.0.until {
             Some(until) => drop(tokio::time::timeout_at(until, work).await),
             None => work.await,

@@ -19,13 +19,13 @@ use crate::access::Access;
 use crate::node::acting;
 use crate::permit::{self, Extent, Operation, Route, Whose};
 use crate::principal::{Principal, Proof, RemoteAddress};
-use crate::tls::{PEER_PATHS, Verdict};
+use crate::tls::{Admittance, PEER_PATHS};
 
 /// How often it is looked whether the token of an open request or stream still counts.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Answers a request, and counts that.
-pub async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
     let activity = app.activity();
     let response = admit_or_refuse(app, request, next).await;
     activity.answered();
@@ -65,12 +65,12 @@ fn principal_of(app: &App, request: &Request) -> Result<Principal, Problem> {
     let headers = request.headers();
     let caller = request.extensions().get::<Caller>().copied();
     let from = request.extensions().get::<RemoteAddress>().map(|address| address.0);
-    let verdict = access.tls().verdict(path, caller);
-    if verdict == Verdict::NotPeer {
+    let admittance = access.tls().admittance(path, caller);
+    if admittance == Admittance::NotPeer {
         return Err(Problem::refused(Code::Unauthorized, NOT_PEER));
     }
     let (is_open, is_peers) = (Access::is_open_path(path), path.starts_with(PEER_PATHS));
-    let let_in = verdict == Verdict::LetIn;
+    let let_in = admittance == Admittance::LetIn;
     if !is_open
         && !is_peers
         && let Some(token) = Access::signed_token(headers)

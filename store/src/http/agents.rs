@@ -26,13 +26,13 @@ use super::problem::extract::Params;
 use super::problem::{Failure, ReadProblems};
 use crate::access::Access;
 use crate::dial;
-use crate::node::waits::{Tells, Untold};
+use crate::node::waits::{Tells, UnreportedWait};
 use crate::node::{Node, acting};
 use crate::permit::Operation;
 use crate::principal::Principal;
 
 /// Path of the agents that are connected to one node, for other nodes.
-pub const OWN_AGENTS: &str = "/raft/v1/agents";
+pub(crate) const OWN_AGENTS: &str = "/raft/v1/agents";
 
 /// How long another node may take to name its agents.
 const ASK_TIME_MAX: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ const ALL_JSON_BYTES_MAX: usize = 48 * 1024 * 1024;
 
 /// The reports of this node's connections. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Reports(Arc<Mutex<Kept>>);
+pub(crate) struct Reports(Arc<Mutex<Kept>>);
 
 #[derive(Default)]
 struct Kept {
@@ -84,7 +84,7 @@ struct Reported {
 }
 
 /// Holds the report of one connection; removed on drop.
-pub struct Place {
+pub(crate) struct Place {
     id: u64,
     reports: Reports,
     tells: Tells,
@@ -92,7 +92,7 @@ pub struct Place {
 
 impl Reports {
     /// A place for a new connection.
-    pub fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         let mut kept = self.0.lock();
         kept.last_place += 1;
         Place { id: kept.last_place, reports: self.clone(), tells: Tells::default() }
@@ -135,12 +135,12 @@ impl Kept {
 
 impl Place {
     /// Whether the agent of this connection reports its waits.
-    pub fn tells(&self) -> Tells {
+    pub(crate) fn tells(&self) -> Tells {
         self.tells.clone()
     }
 
     /// Replaces the last report.
-    pub fn tell(&self, report: AgentReport) {
+    pub(crate) fn tell(&self, report: AgentReport) {
         self.tells.store(true, Ordering::Relaxed);
         let size = report.size();
         let kept = &mut *self.reports.0.lock();
@@ -188,7 +188,7 @@ impl Drop for Place {
 /// Which agents are meant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct AgentsParams {
+pub(crate) struct AgentsParams {
     /// Only those of this job.
     #[serde(default)]
     #[param(value_type = Name, required = false, example = "web")]
@@ -214,7 +214,7 @@ impl AgentsParams {
     get, path = "/v1/agents", operation_id = "agents", tag = "operations", params(AgentsParams),
     responses((status = 200, description = "The agents", body = Agents), ReadProblems)
 )]
-pub async fn agents(
+pub(crate) async fn agents(
     State(app): State<App>,
     caller: Principal,
     Params(params): Params<AgentsParams>,
@@ -252,7 +252,7 @@ pub async fn agents(
 }
 
 /// The agents that are connected to this node.
-pub async fn own_agents(State(app): State<App>) -> Result<Json<Agents>, Failure> {
+pub(crate) async fn own_agents(State(app): State<App>) -> Result<Json<Agents>, Failure> {
     let mut own = own(&app.inner.reports, app.node()?);
     bound(&mut own, OWN_JSON_BYTES_MAX);
     Ok(Json(own))
@@ -300,7 +300,7 @@ fn json_bytes<T: Serialize>(item: &T) -> usize {
 fn own(reports: &Reports, node: &Node) -> Agents {
     // Before the reports: a wait reported in between is shown twice, once, rather
     // than not at all.
-    let waits = node.effects().waits.lock().untold(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
+    let waits = node.effects().waits.lock().unreported(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
     let (told, left_out) = reports.now();
     let agents = told.into_iter().map(|(mut report, told_ms_ago)| {
         let scope = Scope { job: report.job.clone(), run: Some(report.run.clone()) };
@@ -322,7 +322,7 @@ fn own(reports: &Reports, node: &Node) -> Agents {
     Agents { agents, left_out, others, others_left_out, left, ..Agents::default() }
 }
 
-fn other(wait: Untold, node: NodeId) -> OtherWait {
+fn other(wait: UnreportedWait, node: NodeId) -> OtherWait {
     let at_least = wait.missing.iter().find_map(|condition| match condition.until {
         Until::AtLeast(least) => Some(least),
         Until::Exists => None,
@@ -365,7 +365,7 @@ enum Asked {
     Reported(Agents),
     /// It does not know the request: its version is older.
     Older,
-    /// No answer, or none that can be read.
+    /// No answer, or an unreadable one.
     Silent,
 }
 

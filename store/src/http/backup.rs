@@ -29,7 +29,7 @@ use crate::node::VERSION;
 use crate::storage::offload::Offload;
 
 /// Concurrent backups on one node.
-pub const BACKUPS_MAX: usize = 2;
+pub(crate) const BACKUPS_MAX: usize = 2;
 
 /// Pieces that wait to be read, and the bytes of one.
 const PIECES_MAX: usize = 4;
@@ -52,7 +52,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Which state is wanted.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct AtLeast {
+pub(crate) struct AtLeast {
     /// A revision that it must hold; a node that lags waits until it has it.
     #[serde(default)]
     #[param(required = false, example = 0)]
@@ -67,7 +67,7 @@ pub struct AtLeast {
         ReadProblems
     )
 )]
-pub async fn backup(
+pub(crate) async fn backup(
     State(app): State<App>,
     Params(AtLeast { revision }): Params<AtLeast>,
 ) -> Result<Response, Failure> {

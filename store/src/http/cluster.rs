@@ -32,11 +32,11 @@ fn written(expected: &Outcome) -> impl FnOnce(&Outcome, Mark) -> Option<WrittenA
 
 /// How a session is opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct OpenSessionRequest {
+pub(crate) struct OpenSessionRequest {
     /// Two numbers chosen at random: asking again with the same ones opens the
     /// same session. Left out, each request opens another.
     #[serde(default)]
-    pub nonce: Option<Nonce>,
+    pub(crate) nonce: Option<Nonce>,
     /// Idle time after which the session may expire, in milliseconds.
     #[serde(default = "session_ttl_default")]
     pub ttl_ms: u64,
@@ -48,20 +48,20 @@ fn session_ttl_default() -> u64 {
 
 /// A session to keep or to close.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SessionRequest {
+pub(crate) struct SessionRequest {
     /// Id of the session.
     pub session: SessionId,
 }
 
 /// The session that was opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SessionAnswer {
+pub(crate) struct SessionAnswer {
     /// Id of the session.
     pub session: SessionId,
     /// The idle time granted, in milliseconds.
     pub ttl_ms: u64,
     /// How many sequences from `ack` on may be in use.
-    pub window: u64,
+    window: u64,
     /// When.
     #[serde(flatten)]
     pub mark: Mark,
@@ -73,7 +73,7 @@ pub struct SessionAnswer {
     request_body(content = OpenSessionRequest, example = json!({"ttl_ms": 600000})),
     responses((status = 200, description = "The session", body = SessionAnswer), ChangeProblems)
 )]
-pub async fn open_session(
+pub(crate) async fn open_session(
     State(app): State<App>,
     caller: Principal,
     Body(OpenSessionRequest { nonce, ttl_ms }): Body<OpenSessionRequest>,
@@ -98,7 +98,7 @@ pub async fn open_session(
     request_body(content = SessionRequest, example = json!({"session": 1})),
     responses((status = 200, description = "Its idle time starts anew", body = WrittenAnswer), ChangeProblems)
 )]
-pub async fn keep_session(
+pub(crate) async fn keep_session(
     State(app): State<App>,
     caller: Principal,
     Body(SessionRequest { session }): Body<SessionRequest>,
@@ -114,7 +114,7 @@ pub async fn keep_session(
     request_body(content = SessionRequest, example = json!({"session": 1})),
     responses((status = 200, description = "The session is gone", body = WrittenAnswer), ChangeProblems)
 )]
-pub async fn close_session(
+pub(crate) async fn close_session(
     State(app): State<App>,
     caller: Principal,
     Body(SessionRequest { session }): Body<SessionRequest>,
@@ -126,7 +126,7 @@ pub async fn close_session(
 
 /// A run to open.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct OpenRunRequest {
+pub(crate) struct OpenRunRequest {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     pub job: Name,
@@ -135,12 +135,12 @@ pub struct OpenRunRequest {
     pub run: Option<Name>,
     /// End the job's open run even if agents hold it.
     #[serde(default)]
-    pub takeover: bool,
+    takeover: bool,
 }
 
 /// A run to end or to delete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RunRequest {
+pub(crate) struct RunRequest {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     pub job: Name,
@@ -150,7 +150,7 @@ pub struct RunRequest {
 
 /// The run that is open.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RunAnswer {
+pub(crate) struct RunAnswer {
     /// Name of the run, unique within its job.
     pub run: Name,
     /// False if it was open before.
@@ -173,7 +173,7 @@ pub struct RunAnswer {
     request_body(content = OpenRunRequest, example = json!({"job": "web", "run": "r1"})),
     responses((status = 200, description = "The run", body = RunAnswer), ChangeProblems)
 )]
-pub async fn open_run(
+pub(crate) async fn open_run(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -195,7 +195,7 @@ pub async fn open_run(
     request_body(content = RunRequest, example = json!({"job": "web", "run": "r1"})),
     responses((status = 200, description = "The run has ended", body = WrittenAnswer), ChangeProblems)
 )]
-pub async fn end_run(
+pub(crate) async fn end_run(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -213,7 +213,7 @@ pub async fn end_run(
     request_body(content = RunRequest, example = json!({"job": "web", "run": "r1"})),
     responses((status = 200, description = "The run is gone", body = WrittenAnswer), ChangeProblems)
 )]
-pub async fn delete_run(
+pub(crate) async fn delete_run(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -226,14 +226,14 @@ pub async fn delete_run(
 
 /// A job to delete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct JobRequest {
+pub(crate) struct JobRequest {
     /// Name of the job.
     pub job: Name,
 }
 
 /// What became of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct JobDeletedAnswer {
+pub(crate) struct JobDeletedAnswer {
     /// Runs deleted by this call.
     pub runs: u64,
     /// Runs that are still there: call again.
@@ -254,7 +254,7 @@ pub struct JobDeletedAnswer {
     request_body(content = JobRequest, example = json!({"job": "web"})),
     responses((status = 200, description = "Runs are gone", body = JobDeletedAnswer), ChangeProblems)
 )]
-pub async fn delete_job(
+pub(crate) async fn delete_job(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -273,7 +273,7 @@ pub async fn delete_job(
 /// Whose runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct RunsParams {
+pub(crate) struct RunsParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     #[param(value_type = Name, required = false, example = "web")]
@@ -287,7 +287,7 @@ pub struct RunsParams {
 /// How fresh an answer is wanted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Freshness {
+pub(crate) struct Freshness {
     /// Answer from this node's own state, however old.
     #[serde(default)]
     #[param(example = false)]
@@ -296,7 +296,7 @@ pub struct Freshness {
 
 /// The runs of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RunsAnswer {
+pub(crate) struct RunsAnswer {
     /// Oldest first.
     pub runs: Vec<RunInfo>,
     /// When it was so.
@@ -306,7 +306,7 @@ pub struct RunsAnswer {
 
 /// All jobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct JobsAnswer {
+pub(crate) struct JobsAnswer {
     /// In order of their names.
     pub jobs: Vec<JobInfo>,
     /// When it was so.
@@ -319,7 +319,7 @@ pub struct JobsAnswer {
     get, path = "/v1/runs", operation_id = "runs", tag = "runs", params(RunsParams),
     responses((status = 200, description = "The runs", body = RunsAnswer), ReadProblems)
 )]
-pub async fn runs(
+pub(crate) async fn runs(
     State(app): State<App>,
     caller: Principal,
     Params(RunsParams { job, stale }): Params<RunsParams>,
@@ -335,7 +335,7 @@ pub async fn runs(
     get, path = "/v1/jobs", operation_id = "jobs", tag = "runs", params(Freshness),
     responses((status = 200, description = "The jobs", body = JobsAnswer), ReadProblems)
 )]
-pub async fn jobs(
+pub(crate) async fn jobs(
     State(app): State<App>,
     caller: Principal,
     Params(Freshness { stale }): Params<Freshness>,
@@ -351,7 +351,7 @@ pub async fn jobs(
     get, path = "/v1/status", operation_id = "status", tag = "cluster",
     responses((status = 200, description = "The status", body = Status), ReadProblems)
 )]
-pub async fn status(State(app): State<App>) -> Answered<Status> {
+pub(crate) async fn status(State(app): State<App>) -> Answered<Status> {
     Ok(Json(app.node()?.status().await))
 }
 
@@ -361,14 +361,14 @@ pub async fn status(State(app): State<App>) -> Answered<Status> {
     get, path = "/v1/majority", operation_id = "majority", tag = "cluster",
     responses((status = 200, description = "The voters that answer", body = Majority), ReadProblems)
 )]
-pub async fn majority(State(app): State<App>) -> Answered<Majority> {
+pub(crate) async fn majority(State(app): State<App>) -> Answered<Majority> {
     let unknown = || Problem::retryable(Code::Unavailable, "this node knows of no voter yet");
     Ok(Json(app.node()?.majority().ok_or_else(unknown)?))
 }
 
 /// All nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct NodesAnswer {
+pub(crate) struct NodesAnswer {
     /// In order of their ids.
     pub nodes: Vec<NodeStatus>,
 }
@@ -378,13 +378,13 @@ pub struct NodesAnswer {
     get, path = "/v1/nodes", operation_id = "nodes", tag = "cluster",
     responses((status = 200, description = "The nodes", body = NodesAnswer), ReadProblems)
 )]
-pub async fn nodes(State(app): State<App>) -> Answered<NodesAnswer> {
+pub(crate) async fn nodes(State(app): State<App>) -> Answered<NodesAnswer> {
     Ok(Json(NodesAnswer { nodes: app.node()?.status().await.nodes }))
 }
 
 /// Who leads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct LeaderAnswer {
+pub(crate) struct LeaderAnswer {
     /// The leader; null if the answering node knows none.
     pub leader: Option<LeaderHint>,
     /// The answering node's term.
@@ -396,14 +396,14 @@ pub struct LeaderAnswer {
     get, path = "/v1/leader", operation_id = "leader", tag = "cluster",
     responses((status = 200, description = "The leader", body = LeaderAnswer), ReadProblems)
 )]
-pub async fn leader(State(app): State<App>) -> Answered<LeaderAnswer> {
+pub(crate) async fn leader(State(app): State<App>) -> Answered<LeaderAnswer> {
     let view = app.node()?.view();
     Ok(Json(LeaderAnswer { leader: view.leader, term: view.term }))
 }
 
 /// A node to add.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AddNodeRequest {
+pub(crate) struct AddNodeRequest {
     /// Its id, never used before.
     pub node: NodeId,
     /// Its address, `host:port`.
@@ -412,14 +412,14 @@ pub struct AddNodeRequest {
 
 /// A node to promote or to remove.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct NodeRequest {
+pub(crate) struct NodeRequest {
     /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
 }
 
 /// Who should lead.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct TransferRequest {
+pub(crate) struct TransferRequest {
     /// The node; the most advanced voter when left out.
     #[serde(default)]
     pub to: Option<NodeId>,
@@ -427,7 +427,7 @@ pub struct TransferRequest {
 
 /// It is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AdminAnswer {
+pub(crate) struct AdminAnswer {
     /// Always true.
     pub done: bool,
 }
@@ -443,7 +443,7 @@ async fn administer(app: &App, caller: &Principal, admin: Admin) -> Answered<Adm
     request_body(content = AddNodeRequest, example = json!({"node": 4, "address": "host-4:7600"})),
     responses((status = 200, description = "The node is a learner", body = AdminAnswer), AdminProblems)
 )]
-pub async fn add_node(
+pub(crate) async fn add_node(
     State(app): State<App>,
     caller: Principal,
     Body(AddNodeRequest { node, address }): Body<AddNodeRequest>,
@@ -457,7 +457,7 @@ pub async fn add_node(
     request_body(content = NodeRequest, example = json!({"node": 4})),
     responses((status = 200, description = "The node votes", body = AdminAnswer), AdminProblems)
 )]
-pub async fn promote_node(
+pub(crate) async fn promote_node(
     State(app): State<App>,
     caller: Principal,
     Body(NodeRequest { node }): Body<NodeRequest>,
@@ -471,7 +471,7 @@ pub async fn promote_node(
     request_body(content = NodeRequest, example = json!({"node": 4})),
     responses((status = 200, description = "The node is gone", body = AdminAnswer), AdminProblems)
 )]
-pub async fn remove_node(
+pub(crate) async fn remove_node(
     State(app): State<App>,
     caller: Principal,
     Body(NodeRequest { node }): Body<NodeRequest>,
@@ -485,7 +485,7 @@ pub async fn remove_node(
     request_body(content = TransferRequest, example = json!({"to": 2})),
     responses((status = 200, description = "Another node leads", body = AdminAnswer), AdminProblems)
 )]
-pub async fn transfer_leader(
+pub(crate) async fn transfer_leader(
     State(app): State<App>,
     caller: Principal,
     Body(TransferRequest { to }): Body<TransferRequest>,

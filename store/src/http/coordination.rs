@@ -36,7 +36,7 @@ type Answered<T> = Result<Json<T>, Failure>;
 
 /// What a lease command came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct LeaseAnswer {
+pub(crate) struct LeaseAnswer {
     /// The outcome.
     pub outcome: LeaseOutcome,
     /// When.
@@ -46,7 +46,7 @@ pub struct LeaseAnswer {
 
 /// What a process command came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ProcessAnswer {
+pub(crate) struct ProcessAnswer {
     /// The outcome.
     pub outcome: ProcessOutcome,
     /// When.
@@ -56,7 +56,7 @@ pub struct ProcessAnswer {
 
 /// What a round command came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RoundAnswer {
+pub(crate) struct RoundAnswer {
     /// The outcome.
     pub outcome: RoundOutcome,
     /// When.
@@ -80,7 +80,7 @@ pub struct RoundAnswer {
     ),
     responses((status = 200, description = "The outcome", body = LeaseAnswer), ChangeProblems)
 )]
-pub async fn lease(
+pub(crate) async fn lease(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -107,7 +107,7 @@ pub async fn lease(
     ),
     responses((status = 200, description = "The outcome", body = ProcessAnswer), ChangeProblems)
 )]
-pub async fn process(
+pub(crate) async fn process(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -138,7 +138,7 @@ pub async fn process(
     ),
     responses((status = 200, description = "The outcome", body = RoundAnswer), ChangeProblems)
 )]
-pub async fn round(
+pub(crate) async fn round(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -153,7 +153,7 @@ pub async fn round(
 
 /// A lease's feed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct FeedRequest {
+pub(crate) struct FeedRequest {
     /// Id of the lease.
     pub lease: LeaseId,
     /// Only what was decided behind this revision: `upto` of the answer before.
@@ -165,7 +165,7 @@ pub struct FeedRequest {
     /// How long to wait if there is nothing yet, in milliseconds; at most
     /// 600000.
     #[serde(default = "feed_time_default")]
-    pub timeout_ms: u64,
+    pub(crate) timeout_ms: u64,
 }
 
 fn feed_time_default() -> u64 {
@@ -174,9 +174,9 @@ fn feed_time_default() -> u64 {
 
 /// What a lease has to tell its holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct FeedAnswer {
+pub(crate) struct FeedAnswer {
     /// Maybe empty, when the time was over.
-    pub feed: Feed,
+    pub(crate) feed: Feed,
     /// When it was so.
     #[serde(flatten)]
     pub seen: Seen,
@@ -189,7 +189,7 @@ pub struct FeedAnswer {
     request_body(content = FeedRequest, example = json!({"lease": 1, "since": 0, "timeout_ms": 1000})),
     responses((status = 200, description = "What was decided, or nothing in time", body = FeedAnswer), ReadProblems)
 )]
-pub async fn feed(
+pub(crate) async fn feed(
     State(app): State<App>,
     caller: Principal,
     Body(FeedRequest { lease, since, have, timeout_ms }): Body<FeedRequest>,
@@ -223,7 +223,7 @@ pub async fn feed(
 /// A run to ask about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct RunParams {
+pub(crate) struct RunParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     #[param(value_type = Name, required = false, example = "web")]
@@ -241,7 +241,7 @@ pub struct RunParams {
 /// A page of a run's processes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct ProcessesParams {
+pub(crate) struct ProcessesParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     #[param(value_type = Name, required = false, example = "web")]
@@ -266,7 +266,7 @@ pub struct ProcessesParams {
 
 /// Processes of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ProcessesAnswer {
+pub(crate) struct ProcessesAnswer {
     /// In order of their numbers; each in its latest incarnation.
     pub processes: Vec<ProcessInfo>,
     /// Pass as `after` to go on; null at the end.
@@ -282,7 +282,7 @@ pub struct ProcessesAnswer {
     params(ProcessesParams),
     responses((status = 200, description = "A page of them", body = ProcessesAnswer), ReadProblems)
 )]
-pub async fn processes(
+pub(crate) async fn processes(
     State(app): State<App>,
     caller: Principal,
     Params(params): Params<ProcessesParams>,
@@ -299,9 +299,9 @@ pub async fn processes(
 
 /// Rounds that gather.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RoundsAnswer {
+pub(crate) struct RoundsAnswer {
     /// In byte order of their names.
-    pub rounds: Vec<RoundInfo>,
+    pub(crate) rounds: Vec<RoundInfo>,
     /// When it was so.
     #[serde(flatten)]
     pub seen: Seen,
@@ -312,7 +312,7 @@ pub struct RoundsAnswer {
     get, path = "/v1/rounds", operation_id = "rounds", tag = "processes", params(RunParams),
     responses((status = 200, description = "The rounds", body = RoundsAnswer), ReadProblems)
 )]
-pub async fn rounds(
+pub(crate) async fn rounds(
     State(app): State<App>,
     caller: Principal,
     Params(RunParams { job, run, stale }): Params<RunParams>,
@@ -326,7 +326,7 @@ pub async fn rounds(
 /// Held rounds to ask for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct HeldParams {
+pub(crate) struct HeldParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     #[param(value_type = Name, required = false, example = "web")]
@@ -338,7 +338,7 @@ pub struct HeldParams {
     /// Count members, and do not list them.
     #[serde(default)]
     #[param(example = true)]
-    pub brief: bool,
+    pub(crate) brief: bool,
     /// Answer from this node's own state, however old.
     #[serde(default)]
     #[param(example = false)]
@@ -347,7 +347,7 @@ pub struct HeldParams {
 
 /// Rounds that are held.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct HeldAnswer {
+pub(crate) struct HeldAnswer {
     /// In byte order of their names.
     pub held: Vec<HeldInfo>,
     /// When it was so.
@@ -361,7 +361,7 @@ pub struct HeldAnswer {
     get, path = "/v1/held", operation_id = "held", tag = "processes", params(HeldParams),
     responses((status = 200, description = "The held rounds", body = HeldAnswer), ReadProblems)
 )]
-pub async fn held(
+pub(crate) async fn held(
     State(app): State<App>,
     caller: Principal,
     Params(HeldParams { job, round, brief, stale }): Params<HeldParams>,
@@ -376,7 +376,7 @@ pub async fn held(
 /// A closed round to ask for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct ClosedParams {
+pub(crate) struct ClosedParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     #[param(value_type = Name, required = false, example = "web")]
@@ -391,7 +391,7 @@ pub struct ClosedParams {
     /// With what the members brought.
     #[serde(default)]
     #[param(example = true)]
-    pub payloads: bool,
+    pub(crate) payloads: bool,
     /// Answer from this node's own state, however old.
     #[serde(default)]
     #[param(example = false)]
@@ -400,9 +400,9 @@ pub struct ClosedParams {
 
 /// A round that closed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ClosedAnswer {
+pub(crate) struct ClosedAnswer {
     /// It, with its members.
-    pub closed: Closed,
+    pub(crate) closed: Closed,
     /// When it was so.
     #[serde(flatten)]
     pub seen: Seen,
@@ -413,7 +413,7 @@ pub struct ClosedAnswer {
     get, path = "/v1/closed", operation_id = "closed", tag = "processes", params(ClosedParams),
     responses((status = 200, description = "The round", body = ClosedAnswer), ReadProblems)
 )]
-pub async fn closed(
+pub(crate) async fn closed(
     State(app): State<App>,
     caller: Principal,
     Params(params): Params<ClosedParams>,
@@ -428,13 +428,13 @@ pub async fn closed(
 
 /// What to think away.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct PlanRequest {
+pub(crate) struct PlanRequest {
     /// Job and run.
     #[serde(flatten)]
     pub scope: Scope,
     /// Hosts that would be lost.
     #[serde(default)]
-    pub without_hosts: Vec<String>,
+    without_hosts: Vec<String>,
     /// Processes that would be lost.
     #[serde(default)]
     pub without: Vec<ProcessId>,
@@ -442,7 +442,7 @@ pub struct PlanRequest {
 
 /// What the next advance would give.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct PlanAnswer {
+pub(crate) struct PlanAnswer {
     /// It.
     #[serde(flatten)]
     pub plan: Plan,
@@ -457,7 +457,7 @@ pub struct PlanAnswer {
     request_body(content = PlanRequest, example = json!({"job": "web", "without_hosts": ["host-7"]})),
     responses((status = 200, description = "The iteration that would begin, or what it would wait for", body = PlanAnswer), ReadProblems)
 )]
-pub async fn plan(
+pub(crate) async fn plan(
     State(app): State<App>,
     caller: Principal,
     Body(PlanRequest { scope, without_hosts, without }): Body<PlanRequest>,
@@ -471,7 +471,7 @@ pub async fn plan(
 /// Who asks for the iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct IterationParams {
+pub(crate) struct IterationParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     #[param(value_type = Name, required = false, example = "web")]
@@ -496,7 +496,7 @@ pub struct IterationParams {
 
 /// The latest iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct IterationAnswer {
+pub(crate) struct IterationAnswer {
     /// It.
     #[serde(flatten)]
     pub iteration: IterationInfo,
@@ -511,7 +511,7 @@ pub struct IterationAnswer {
     params(IterationParams),
     responses((status = 200, description = "The iteration", body = IterationAnswer), ReadProblems)
 )]
-pub async fn iteration(
+pub(crate) async fn iteration(
     State(app): State<App>,
     caller: Principal,
     Params(params): Params<IterationParams>,
@@ -527,7 +527,7 @@ pub async fn iteration(
 /// Which events.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct EventsParams {
+pub(crate) struct EventsParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     #[param(value_type = Name, required = false, example = "web")]
@@ -548,11 +548,11 @@ pub struct EventsParams {
 
 /// Events of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct EventsAnswer {
+pub(crate) struct EventsAnswer {
     /// Oldest first.
     pub events: Vec<Event>,
     /// Events up to this revision are no longer kept.
-    pub compacted: Revision,
+    pub(crate) compacted: Revision,
     /// Pass as `after` to go on.
     pub upto: Revision,
     /// When it was so.
@@ -565,7 +565,7 @@ pub struct EventsAnswer {
     get, path = "/v1/events", operation_id = "events", tag = "processes", params(EventsParams),
     responses((status = 200, description = "A page of them", body = EventsAnswer), ReadProblems)
 )]
-pub async fn events(
+pub(crate) async fn events(
     State(app): State<App>,
     caller: Principal,
     Params(EventsParams { job, after, limit, stale }): Params<EventsParams>,

@@ -5,7 +5,7 @@
 //! refuses at once if there is none, and bounds the time of each call and the
 //! memory of all bodies.
 
-pub mod arrival;
+pub(crate) mod arrival;
 mod passage;
 
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::node::Node;
 use arrival::Room;
 
 /// Longest time of a call, except waits and watches.
-pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// How much longer a follower waits than the leader may take, so that the
 /// leader's own error arrives.
@@ -37,7 +37,7 @@ const FORWARD_TIME_EXTRA: Duration = Duration::from_secs(1);
 
 /// Where a call is served, and what its failure means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub(crate) enum Class {
     /// Any node answers for itself.
     Local,
     /// A read; to the leader unless a stale answer will do.
@@ -101,7 +101,7 @@ const CALLS: &[(Method, &str, Class)] = &[
 
 impl Class {
     /// The class of a call; none if there is no such call.
-    pub fn of(method: &Method, path: &str) -> Option<Class> {
+    pub(crate) fn of(method: &Method, path: &str) -> Option<Class> {
         let call = change::CALLS.iter().chain(CALLS).find(|(m, p, _)| m == method && *p == path);
         call.map(|(_, _, class)| *class)
     }
@@ -144,20 +144,24 @@ fn yes() -> bool {
 
 /// What the layer needs. Cheap to clone.
 #[derive(Clone)]
-pub struct Steering {
+pub(crate) struct Steering {
     app: App,
     room: Room,
 }
 
 impl Steering {
     /// For one router.
-    pub fn new(app: App) -> Steering {
+    pub(crate) fn new(app: App) -> Steering {
         Steering { app, room: Room::default() }
     }
 }
 
 /// The layer: serves a call here or passes it to the leader.
-pub async fn steer(State(steering): State<Steering>, request: Request, next: Next) -> Response {
+pub(crate) async fn steer(
+    State(steering): State<Steering>,
+    request: Request,
+    next: Next,
+) -> Response {
     match Class::of(request.method(), request.uri().path()) {
         Some(class) => {
             let taken = take(&steering, class, request, next).await;

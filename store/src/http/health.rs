@@ -40,7 +40,7 @@ impl Check {
     get, path = "/livez", operation_id = "livez", tag = "operations", security(()),
     responses((status = 200, description = "The process serves", body = String, content_type = "text/plain"))
 )]
-pub async fn livez() -> Response {
+pub(crate) async fn livez() -> Response {
     report("livez", &[Check::new("process", true, "")], &[])
 }
 
@@ -54,7 +54,7 @@ pub async fn livez() -> Response {
         (status = 503, description = "Not ready; each check on a line", body = String, content_type = "text/plain"),
     )
 )]
-pub async fn readyz(State(app): State<App>, RawQuery(query): RawQuery) -> Response {
+pub(crate) async fn readyz(State(app): State<App>, RawQuery(query): RawQuery) -> Response {
     let checks = match app.node() {
         Ok(node) => node_checks(node).await,
         Err(Problem { message, .. }) => vec![Check { name: "formed", verdict: Err(message) }],

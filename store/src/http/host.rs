@@ -17,10 +17,10 @@ use super::peers;
 const OURS: [&str; 2] = [stream::UPGRADE, peers::UPGRADE];
 
 /// What allows every name.
-pub const EVERY_HOST: &str = "*";
+pub(crate) const EVERY_HOST: &str = "*";
 
 /// Refuses a request for a host name that is not this node's.
-pub fn check(app: &App, request: &Request) -> Result<(), Problem> {
+pub(crate) fn check(app: &App, request: &Request) -> Result<(), Problem> {
     // No page can request these upgrades: it is an agent, a client or a node.
     let asked = request.headers().get(header::UPGRADE).map(HeaderValue::as_bytes);
     if asked.is_some_and(|asked| OURS.iter().any(|ours| ours.as_bytes() == asked)) {

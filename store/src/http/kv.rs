@@ -9,9 +9,9 @@
 //! Bodies and answers are flat: the job and the run are next to the key, the
 //! revision is next to the result.
 
-pub mod change;
-pub mod park;
-pub mod read;
+pub(crate) mod change;
+pub(crate) mod park;
+pub(crate) mod read;
 
 use axum::Json;
 use holdfast_api::{
@@ -26,7 +26,7 @@ use crate::principal::Principal;
 
 /// When a change was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Mark {
+pub(crate) struct Mark {
     /// Revision after the change: its own if it changed something.
     pub revision: Revision,
     /// Present and true if this is the answer of an earlier try of the same
@@ -37,7 +37,7 @@ pub struct Mark {
 
 /// When an answer was true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// The revision at which the answer was true.
     pub revision: Revision,
     /// Present and true if a stale answer was asked for: this node's own
@@ -66,7 +66,7 @@ async fn propose(
 }
 
 /// Commits a command and picks the answer that fits it.
-pub async fn commit<T>(
+pub(crate) async fn commit<T>(
     app: &App,
     caller: &Principal,
     session: Option<SessionRef>,
@@ -78,7 +78,7 @@ pub async fn commit<T>(
 }
 
 /// Asks the state.
-pub async fn ask(
+pub(crate) async fn ask(
     app: &App,
     caller: &Principal,
     read: Read,
@@ -105,7 +105,7 @@ fn unfitting(outcome: &Outcome, mark: Mark) -> Failure {
 }
 
 /// The answer does not fit this question.
-pub fn unfitting_read(outcome: &ReadOutcome) -> Failure {
+pub(crate) fn unfitting_read(outcome: &ReadOutcome) -> Failure {
     let message = format!("the answer is not one to this question: {outcome:?}");
     Problem::refused(Code::Internal, message).into()
 }

@@ -18,10 +18,10 @@ use crate::principal::Principal;
 
 /// The replicated limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct LimitsAnswer {
+pub(crate) struct LimitsAnswer {
     /// Each limit.
     #[serde(flatten, serialize_with = "Whole::serialize")]
-    pub limits: Limits,
+    pub(crate) limits: Limits,
     /// When it was so.
     #[serde(flatten)]
     pub seen: Seen,
@@ -32,7 +32,7 @@ pub struct LimitsAnswer {
     get, path = "/v1/limits", operation_id = "limits", tag = "cluster", params(Freshness),
     responses((status = 200, description = "The limits", body = LimitsAnswer), ReadProblems)
 )]
-pub async fn limits(
+pub(crate) async fn limits(
     State(app): State<App>,
     Params(Freshness { stale }): Params<Freshness>,
 ) -> Answered<LimitsAnswer> {
@@ -52,7 +52,7 @@ pub async fn limits(
     request_body(content = Limits, example = json!({"jobs_max": 500, "life": {"leases_max": 20000}})),
     responses((status = 200, description = "The limits now", body = LimitsAnswer), ChangeProblems)
 )]
-pub async fn set_limits(
+pub(crate) async fn set_limits(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,

@@ -158,7 +158,7 @@ impl Metrics {
 
     /// A command was refused, or its outcome is unknown. One that this node only
     /// refers to the leader was not proposed and is not counted.
-    pub fn proposal_failed(&self, problem: &Problem) {
+    pub(crate) fn proposal_failed(&self, problem: &Problem) {
         if problem.leader.is_none() || problem.outcome != Effectiveness::None {
             self.proposals_failed.inc();
         }
@@ -166,7 +166,7 @@ impl Metrics {
 
     /// This node knows this leader in this term. Call it at each change; the same
     /// leader counts once.
-    pub fn leader_seen(&self, term: u64, leader: NodeId) {
+    pub(crate) fn leader_seen(&self, term: u64, leader: NodeId) {
         let mut seen = self.leader_seen.lock();
         if *seen != Some((term, leader)) {
             *seen = Some((term, leader));
@@ -175,7 +175,7 @@ impl Metrics {
     }
 
     /// The log made a batch of entries durable in this time.
-    pub fn observe_fsync(&self, took: Duration) {
+    pub(crate) fn observe_fsync(&self, took: Duration) {
         self.fsync_seconds.observe(took.as_secs_f64());
     }
 
@@ -321,7 +321,7 @@ impl Sample {
     get, path = "/metrics", operation_id = "metrics", tag = "operations", security(()),
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"))
 )]
-pub async fn metrics(State(app): State<App>) -> Response {
+pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let sample = app.node().ok().map(Sample::of);
     if let Some(leader) = sample.as_ref().and_then(|sample| sample.view.leader.as_ref()) {
         let term = sample.as_ref().map_or(0, |sample| sample.view.term);
@@ -335,7 +335,7 @@ pub async fn metrics(State(app): State<App>) -> Response {
 }
 
 /// The layer that times requests.
-pub async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().cloned();
     let began = Instant::now();
     let response = next.run(request).await;

@@ -2,39 +2,39 @@
 //!
 //! | module | serves |
 //! | --- | --- |
-//! | [`coordination`] | leases, processes and rounds as JSON |
-//! | [`kv`], [`cluster`], [`limits`] | JSON under `/v1/`, for people and scripts |
+//! | `coordination` | leases, processes and rounds as JSON |
+//! | `kv`, [`cluster`], `limits` | JSON under `/v1/`, for people and scripts |
 //! | [`tokens`] | revoked tokens |
-//! | [`agents`] | what agents report |
+//! | `agents` | what agents report |
 //! | [`backup`] | the whole state as a stream |
 //! | [`stream`] | the multiplexed stream of clients and agents |
-//! | [`peers`] | other nodes, under `/raft/v1/` |
+//! | `peers` | other nodes, under `/raft/v1/` |
 //! | [`health`], [`metrics`] | `/livez`, `/readyz`, `/metrics` |
-//! | [`openapi`] | `/openapi.json`, and the router of all JSON routes |
-//! | [`strict`] | requests that the description does not know are refused |
+//! | `openapi` | `/openapi.json`, and the router of all JSON routes |
+//! | `strict` | requests that the description does not know are refused |
 //! | [`forward`] | a follower passes a JSON call on to the leader |
 //! | [`problem`] | errors as problem+json |
-//! | [`admission`] | refuses requests without the shared token |
+//! | `admission` | refuses requests without the shared token |
 //! | [`host`] | refuses requests by a foreign name |
 //! | [`accept`] | connections: accepted, bounded, drained |
 
 pub mod accept;
-pub mod admission;
-pub mod agents;
+mod admission;
+pub(crate) mod agents;
 pub mod backup;
 pub mod cluster;
-pub mod coordination;
+pub(crate) mod coordination;
 pub mod forward;
 pub mod health;
 pub mod host;
-pub mod kv;
-pub mod limits;
+pub(crate) mod kv;
+pub(crate) mod limits;
 pub mod metrics;
-pub mod openapi;
-pub mod peers;
+pub(crate) mod openapi;
+pub(crate) mod peers;
 pub mod problem;
 pub mod stream;
-pub mod strict;
+mod strict;
 pub mod tokens;
 
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ use metrics::Metrics;
 const REFUSED_MAX: usize = 64;
 
 /// Everything that the node serves.
-pub fn router(app: App) -> axum::Router {
+pub(crate) fn router(app: App) -> axum::Router {
     let guard = from_fn_with_state(app.clone(), admission::admit);
     axum::Router::new()
         .merge(peers::router(app.clone()).layer(guard.clone()))
@@ -68,7 +68,7 @@ pub fn router(app: App) -> axum::Router {
 
 /// What the handlers share. Cheap to clone.
 #[derive(Clone)]
-pub struct App {
+pub(crate) struct App {
     inner: Arc<Inner>,
 }
 
@@ -107,7 +107,7 @@ struct Inner {
 }
 
 /// What the node was started with.
-pub struct Told {
+pub(crate) struct StartedWith {
     /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
     /// The nodes of a new cluster; none if it was started otherwise.
@@ -121,7 +121,7 @@ pub struct Told {
 }
 
 /// A cluster id from a founder, and the sender to notify when it is on the disk.
-pub struct HandedOver {
+pub(crate) struct HandedOver {
     /// The id.
     pub cluster_id: String,
     /// Notified once the id is on the disk.
@@ -129,17 +129,17 @@ pub struct HandedOver {
 }
 
 /// A node that found its place.
-pub struct Running {
+pub(crate) struct Running {
     /// The node.
     pub node: Node,
     /// What it tells other nodes about itself.
-    pub introduction: Arc<dyn peers::Introduction>,
+    pub(crate) introduction: Arc<dyn peers::Introduction>,
 }
 
 impl App {
     /// An app whose node has yet to find its place.
-    pub fn new(
-        Told { id, initial, advertise, access, allow_host }: Told,
+    pub(crate) fn new(
+        StartedWith { id, initial, advertise, access, allow_host }: StartedWith,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
         stop: CancellationToken,
@@ -171,7 +171,7 @@ impl App {
     }
 
     /// The node, once it has found its place.
-    pub fn node(&self) -> Result<&Node, Problem> {
+    pub(crate) fn node(&self) -> Result<&Node, Problem> {
         self.running().map(|running| &running.node)
     }
 
@@ -188,27 +188,26 @@ impl App {
     }
 
     /// This node has not found its place yet.
-    pub fn waits_for(&self, what: &str) {
+    pub(crate) fn waits_for(&self, what: &str) {
         *self.inner.waiting_for.lock() = Some(what.to_owned());
     }
 
     /// The node has found its place.
-    pub fn run(&self, running: Running) {
+    pub(crate) fn run(&self, running: Running) {
         assert!(self.inner.running.set(running).is_ok(), "a node finds its place once");
     }
 
-    /// The counters.
-    pub fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
     /// What the port has done.
-    pub fn activity(&self) -> Arc<PortActivity> {
+    pub(crate) fn activity(&self) -> Arc<PortActivity> {
         self.inner.activity.clone()
     }
 
     /// Receives a founder's cluster id.
-    pub fn handed_over(&self) -> oneshot::Receiver<HandedOver> {
+    pub(crate) fn handed_over(&self) -> oneshot::Receiver<HandedOver> {
         let (sender, receiver) = oneshot::channel();
         *self.inner.handed.lock() = Some(sender);
         receiver

@@ -74,7 +74,7 @@ impl Modify for SharedToken {
 }
 
 /// What `/openapi.json` serves.
-pub static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+pub(crate) static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     let document = complete::complete(&described_routes().into_openapi());
     let mut text = document.to_pretty_json().expect("the description is made of strings and maps");
     text.push('\n');
@@ -144,7 +144,7 @@ fn described_routes() -> OpenApiRouter<App> {
 
 /// All JSON routes, health, metrics and the description, with the layers around
 /// them. Unknown paths and methods are answered with a problem, too.
-pub fn router(app: App) -> Router {
+pub(crate) fn router(app: App) -> Router {
     strict::prepare();
     let (router, _) = described_routes().split_for_parts();
     router

@@ -23,14 +23,14 @@ use super::{App, HandedOver};
 use crate::formation::{FOUND, Founding, IDENTITY, Identity};
 use crate::node::Node;
 use crate::node::status::OWN_STATUS;
-pub use crate::raft::peer::PeerError;
+pub(crate) use crate::raft::peer::PeerError;
 use crate::raft::peer::{PEER_HEADER, PeerHello, Witness};
 use crate::raft::tcp::PATH;
-pub use crate::raft::tcp::{Introduction, UPGRADE};
+pub(crate) use crate::raft::tcp::{Introduction, UPGRADE};
 use crate::raft::wire::Channel;
 
 /// The routes between nodes.
-pub fn router(app: App) -> Router {
+pub(crate) fn router(app: App) -> Router {
     Router::new()
         .route(IDENTITY, get(identity))
         .route(FOUND, post(found))

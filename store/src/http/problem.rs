@@ -3,7 +3,7 @@
 //! The one place that gives each [`Code`] its HTTP status. The description of
 //! the API is made from the same table.
 
-pub mod extract;
+pub(crate) mod extract;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use utoipa::openapi::response::Response as Described;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 
 /// Media type of an error.
-pub const PROBLEM_JSON: &str = "application/problem+json";
+pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
 /// Start of a problem's `type`; its code follows.
 const TYPE_PREFIX: &str = "urn:holdfast:problem:";
@@ -26,7 +26,7 @@ const TYPE_PREFIX: &str = "urn:holdfast:problem:";
 const RETRY_AFTER_MS: u64 = 1_000;
 
 /// All codes, in the order of their declaration.
-pub const CODES: [Code; 32] = [
+const CODES: [Code; 32] = [
     Code::NotLeader,
     Code::Unavailable,
     Code::Timeout,
@@ -62,7 +62,7 @@ pub const CODES: [Code; 32] = [
 ];
 
 /// The HTTP status of an error.
-pub fn status_of(code: Code) -> StatusCode {
+fn status_of(code: Code) -> StatusCode {
     match code {
         Code::InvalidRequest => StatusCode::BAD_REQUEST,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -96,7 +96,7 @@ pub fn status_of(code: Code) -> StatusCode {
 }
 
 /// The title of a code: the same for each of its problems.
-pub fn title_of(code: Code) -> &'static str {
+fn title_of(code: Code) -> &'static str {
     match code {
         Code::NotLeader => "Another node leads",
         Code::Unavailable => "No leader or no quorum at present",
@@ -135,12 +135,12 @@ pub fn title_of(code: Code) -> &'static str {
 
 /// An error as it travels over HTTP.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ProblemDocument {
+pub(crate) struct ProblemDocument {
     /// `urn:holdfast:problem:` and the code.
     #[serde(rename = "type")]
     pub kind: String,
     /// What the code means; the same for each problem of the code.
-    pub title: String,
+    pub(crate) title: String,
     /// The HTTP status.
     pub status: u16,
     /// What happened, and what to do about it.
@@ -150,7 +150,7 @@ pub struct ProblemDocument {
 
 /// A problem and its HTTP status.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub(crate) struct Failure {
     status: StatusCode,
     /// Boxed, since most calls succeed.
     problem: Box<Problem>,
@@ -159,22 +159,21 @@ pub struct Failure {
 impl Failure {
     /// A request for which HTTP has another status than its code: no such path, a
     /// body too large.
-    pub fn invalid(status: StatusCode, message: impl Into<String>) -> Failure {
+    pub(crate) fn invalid(status: StatusCode, message: impl Into<String>) -> Failure {
         Failure { status, problem: Box::new(Problem::refused(Code::InvalidRequest, message)) }
     }
 
-    /// The HTTP status.
-    pub fn status(&self) -> StatusCode {
+    #[cfg(test)]
+    pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The problem.
-    pub fn problem(&self) -> &Problem {
+    pub(crate) fn problem(&self) -> &Problem {
         &self.problem
     }
 
     /// The problem as it is sent.
-    pub fn document(&self) -> ProblemDocument {
+    pub(crate) fn document(&self) -> ProblemDocument {
         ProblemDocument {
             kind: format!("{TYPE_PREFIX}{}", self.problem.code),
             title: title_of(self.problem.code).to_owned(),
@@ -222,7 +221,7 @@ impl IntoResponse for Failure {
 }
 
 /// A problem as a response.
-pub fn respond(problem: Problem) -> Response {
+pub(crate) fn respond(problem: Problem) -> Response {
     Failure::from(problem).into_response()
 }
 
@@ -281,7 +280,7 @@ const ADMIN: Family =
     Family { name: "admin", codes: &[Code::Conflict, Code::NodeNotFound, Code::QuorumWouldBeLost] };
 
 /// Problems that a read can answer with.
-pub struct ReadProblems;
+pub(crate) struct ReadProblems;
 
 impl utoipa::IntoResponses for ReadProblems {
     fn responses() -> BTreeMap<String, RefOr<Described>> {
@@ -290,7 +289,7 @@ impl utoipa::IntoResponses for ReadProblems {
 }
 
 /// Problems that a change can answer with.
-pub struct ChangeProblems;
+pub(crate) struct ChangeProblems;
 
 impl utoipa::IntoResponses for ChangeProblems {
     fn responses() -> BTreeMap<String, RefOr<Described>> {
@@ -299,7 +298,7 @@ impl utoipa::IntoResponses for ChangeProblems {
 }
 
 /// Problems that a cluster operation can answer with.
-pub struct AdminProblems;
+pub(crate) struct AdminProblems;
 
 impl utoipa::IntoResponses for AdminProblems {
     fn responses() -> BTreeMap<String, RefOr<Described>> {
@@ -308,7 +307,7 @@ impl utoipa::IntoResponses for AdminProblems {
 }
 
 /// All responses that the calls refer to, by their names.
-pub fn shared_responses() -> BTreeMap<String, RefOr<Described>> {
+pub(crate) fn shared_responses() -> BTreeMap<String, RefOr<Described>> {
     let described = [ANY, READ, CHANGE, ADMIN].into_iter().flat_map(|family| {
         family.statuses().into_iter().map(move |(status, meanings)| {
             (family.response(status), problem_response(status, &meanings.join("; ")))

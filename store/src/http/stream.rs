@@ -33,7 +33,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use self::cost::cost;
-pub use self::pressure::Pressure;
+use self::feeding::Feeding;
+pub(crate) use self::pressure::Pressure;
 use self::size::reply_bytes;
 use super::App;
 use super::accept::Place as ConnectionPlace;
@@ -60,7 +61,7 @@ const PARKED_MAX: usize = 262_144;
 
 /// KiB of commands and of long answers under way in all connections together, shared
 /// out among tenants; past it requests are turned away.
-pub const UNDER_WAY_KIB_MAX: u32 = 512 * 1024;
+pub(crate) const UNDER_WAY_KIB_MAX: u32 = 512 * 1024;
 
 /// Bytes of replies of one connection that wait to be written.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -86,7 +87,7 @@ type Source = BufReader<ReadHalf<TokioIo<Upgraded>>>;
 type Sink = WriteHalf<TokioIo<Upgraded>>;
 
 /// The route of the stream.
-pub fn router(app: App) -> Router {
+pub(crate) fn router(app: App) -> Router {
     Router::new().route(routes::STREAM, get(open)).with_state(app)
 }
 
@@ -535,20 +536,28 @@ impl Connection {
         }
     }
 
-    fn feed(&self, id: u64, topic: Topic, known: (Revision, Vec<Generation>)) {
+    /// Parks a feed, with what ends it; none if it was refused.
+    fn admit_feed(&self, id: u64) -> Option<(Feeding, CancellationToken)> {
         if !self.park(id) {
-            return;
+            return None;
         }
-        let feeding = match self.feeds.admit() {
-            Ok(feeding) => feeding,
+        match self.feeds.admit() {
+            Ok(feeding) => {
+                let ended = self.closed.child_token();
+                let place = Parked::Feed { _ended: ended.clone().drop_guard() };
+                self.parked.lock().insert(id, place);
+                Some((feeding, ended))
+            }
             Err(problem) => {
                 self.parked.lock().remove(&id);
-                return self.replies.send(id, ReplyBody::Problem(problem), None);
+                self.replies.send(id, ReplyBody::Problem(problem), None);
+                None
             }
-        };
-        let ended = self.closed.child_token();
-        let place = Parked::Feed { _ended: ended.clone().drop_guard() };
-        self.parked.lock().insert(id, place);
+        }
+    }
+
+    fn feed(&self, id: u64, topic: Topic, known: (Revision, Vec<Generation>)) {
+        let Some((feeding, ended)) = self.admit_feed(id) else { return };
         let (node, caller) = (self.node.clone(), self.caller.clone());
         let (replies, parked) = (self.replies.clone(), self.parked.clone());
         let task = async move {
@@ -564,19 +573,7 @@ impl Connection {
 
     /// Any node serves this: it tells clients the successor of a lost leader.
     fn watch_leader(&self, id: u64) {
-        if !self.park(id) {
-            return;
-        }
-        let feeding = match self.feeds.admit() {
-            Ok(feeding) => feeding,
-            Err(problem) => {
-                self.parked.lock().remove(&id);
-                return self.replies.send(id, ReplyBody::Problem(problem), None);
-            }
-        };
-        let ended = self.closed.child_token();
-        let place = Parked::Feed { _ended: ended.clone().drop_guard() };
-        self.parked.lock().insert(id, place);
+        let Some((feeding, ended)) = self.admit_feed(id) else { return };
         let (leaders, replies) = (self.node.leaders(), self.replies.clone());
         let task = async move {
             feeding.follow_leader(leaders, |body, place| replies.send(id, body, place)).await;

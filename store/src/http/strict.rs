@@ -32,7 +32,7 @@ use serde_json::Value;
 use self::body::Body;
 use self::query::Query;
 use self::shape::Schemas;
-pub use self::words::did_you_mean;
+pub(crate) use self::words::did_you_mean;
 use super::openapi::DOCUMENT;
 use super::problem::Failure;
 
@@ -80,13 +80,13 @@ impl Call {
 }
 
 /// Reads the description; a node that cannot read it does not start.
-pub fn prepare() {
+pub(crate) fn prepare() {
     LazyLock::force(&CALLS);
 }
 
 /// Completes "there is no path …": with the path that was probably meant, if any,
 /// and where all paths are listed.
-pub fn nearest_path(path: &str) -> String {
+pub(crate) fn nearest_path(path: &str) -> String {
     let known: Vec<&str> = CALLS.keys().map(|(_, path)| path.as_str()).collect();
     let nearest = words::nearly(path, &known);
     nearest.map_or_else(
@@ -96,13 +96,13 @@ pub fn nearest_path(path: &str) -> String {
 }
 
 /// The methods that a path takes.
-pub fn methods(path: &str) -> Vec<&'static str> {
+pub(crate) fn methods(path: &str) -> Vec<&'static str> {
     let known = CALLS.keys().filter(|(_, known)| known == path);
     known.map(|(method, _)| method.as_str()).collect()
 }
 
 /// Refuses what the description does not know. Other paths pass unchecked.
-pub fn check(parts: &Parts, body: &[u8]) -> Result<(), Failure> {
+pub(crate) fn check(parts: &Parts, body: &[u8]) -> Result<(), Failure> {
     let (method, path) = (parts.method.as_str().to_owned(), parts.uri.path().to_owned());
     let Some(call) = CALLS.get(&(method, path)) else { return Ok(()) };
     let faulty = match call.takes_any_query {

@@ -16,22 +16,22 @@ use crate::principal::Principal;
 
 /// A revoked token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RevokedToken {
+pub(crate) struct RevokedToken {
     /// Its id.
     pub token: Name,
     /// Log time until which this is kept, in milliseconds.
-    pub until_ms: u64,
+    until_ms: u64,
 }
 
 /// What a node knows about signed tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct TokensAnswer {
+pub(crate) struct TokensAnswer {
     /// The node that answers.
     pub node: NodeId,
     /// The keys whose tokens it takes.
     pub keys: Vec<Name>,
     /// Revoked tokens, as far as it has applied the log.
-    pub revoked: Vec<RevokedToken>,
+    pub(crate) revoked: Vec<RevokedToken>,
 }
 
 /// The keys that the answering node takes, and the tokens that were revoked.
@@ -39,7 +39,7 @@ pub struct TokensAnswer {
     get, path = "/v1/tokens", operation_id = "tokens", tag = "cluster",
     responses((status = 200, description = "Keys and revoked tokens", body = TokensAnswer), ReadProblems)
 )]
-pub async fn tokens(State(app): State<App>) -> Answered<TokensAnswer> {
+pub(crate) async fn tokens(State(app): State<App>) -> Answered<TokensAnswer> {
     let node = app.node()?;
     let machine = node.machine();
     let revoked = machine.revoked_tokens();
@@ -50,11 +50,11 @@ pub async fn tokens(State(app): State<App>) -> Answered<TokensAnswer> {
 
 /// A token to revoke.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RevokeTokenRequest {
+pub(crate) struct RevokeTokenRequest {
     /// Its id.
     pub token: Name,
     /// Log time for which this is kept, in milliseconds: until the token has expired.
-    pub keep_ms: u64,
+    pub(crate) keep_ms: u64,
 }
 
 /// Revokes a signed token: it does not count any more.
@@ -64,7 +64,7 @@ pub struct RevokeTokenRequest {
     request_body(content = RevokeTokenRequest, example = json!({"token": "t0123456789abcdef", "keep_ms": 2592000000u64})),
     responses((status = 200, description = "It is revoked", body = WrittenAnswer), ChangeProblems)
 )]
-pub async fn revoke(
+pub(crate) async fn revoke(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,

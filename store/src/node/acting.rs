@@ -16,21 +16,21 @@ const AUDIT_CHARS_MAX: usize = 500;
 
 /// A node on behalf of a caller.
 #[derive(Clone, Copy)]
-pub struct Acting<'a> {
+pub(crate) struct Acting<'a> {
     node: &'a Node,
     principal: &'a Principal,
 }
 
 impl Node {
     /// What this caller may do here.
-    pub fn acting<'a>(&'a self, principal: &'a Principal) -> Acting<'a> {
+    pub(crate) fn acting<'a>(&'a self, principal: &'a Principal) -> Acting<'a> {
         Acting { node: self, principal }
     }
 }
 
 impl Acting<'_> {
     /// Commits a command; `done` gets its outcome. Never blocks.
-    pub fn submit(self, proposal: Proposal, done: Done) {
+    pub(crate) fn submit(self, proposal: Proposal, done: Done) {
         match self.check_command(&proposal.command) {
             Ok(()) => self.node.submit(proposal, done),
             Err(problem) => done(Err(problem)),
@@ -38,13 +38,13 @@ impl Acting<'_> {
     }
 
     /// Commits a command. A refusal of the state machine is an answer here.
-    pub async fn propose(self, proposal: Proposal) -> Result<Answer, Problem> {
+    pub(crate) async fn propose(self, proposal: Proposal) -> Result<Answer, Problem> {
         self.check_command(&proposal.command)?;
         self.node.propose(proposal).await
     }
 
     /// Answers a read; `done` gets the answer. Never blocks.
-    pub fn submit_read(
+    pub(crate) fn submit_read(
         self,
         read: Read,
         stale: bool,
@@ -59,15 +59,14 @@ impl Acting<'_> {
         });
     }
 
-    /// Answers a read.
-    pub async fn read(self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
+    pub(crate) async fn read(self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
         self.check(&permit::of_read(&read))?;
         let answer = self.node.read(read, stale).await?;
         Ok(filtered(self.principal, answer))
     }
 
     /// As `Node::wait`.
-    pub fn wait(
+    pub(crate) fn wait(
         self,
         scope: &Scope,
         conditions: Vec<Condition>,
@@ -84,7 +83,7 @@ impl Acting<'_> {
     }
 
     /// As `Node::watch`.
-    pub fn watch(
+    pub(crate) fn watch(
         self,
         scope: &Scope,
         prefix: Blob,
@@ -95,7 +94,7 @@ impl Acting<'_> {
     }
 
     /// As `Node::await_feed`.
-    pub fn await_feed(
+    pub(crate) fn await_feed(
         self,
         topic: &Topic,
         since: Revision,
@@ -113,7 +112,7 @@ impl Acting<'_> {
     }
 
     /// Does what an operator asked.
-    pub async fn admin(self, admin: Admin) -> Result<(), Problem> {
+    pub(crate) async fn admin(self, admin: Admin) -> Result<(), Problem> {
         let asked = permit::of_admin(&admin);
         self.check(&asked)?;
         self.node.leads_or_refer()?;
@@ -122,7 +121,7 @@ impl Acting<'_> {
     }
 
     /// Whether it may report an agent of this job.
-    pub fn may_report(self, job: &Name) -> Result<(), Problem> {
+    pub(crate) fn may_report(self, job: &Name) -> Result<(), Problem> {
         self.check(&(Operation::Report, Whose::Job(job.clone())))
     }
 
@@ -167,14 +166,14 @@ impl Acting<'_> {
 }
 
 /// Writes down who changes what.
-pub fn audit(principal: &Principal, operation: Operation, change: &impl std::fmt::Debug) {
+pub(crate) fn audit(principal: &Principal, operation: Operation, change: &impl std::fmt::Debug) {
     let change: String = format!("{change:?}").chars().take(AUDIT_CHARS_MAX).collect();
     let from = principal.from().map(tracing::field::display);
     tracing::info!(target: "audit", by = %principal, from, operation = operation.words(), %change);
 }
 
 /// What the role of a caller does not let it do.
-pub fn forbidden(principal: &Principal, operation: Operation, whose: &Whose) -> Problem {
+pub(crate) fn forbidden(principal: &Principal, operation: Operation, whose: &Whose) -> Problem {
     let of = match whose {
         Whose::Job(job) => format!(" of job {job}"),
         Whose::Lease(_) => " of another job".to_owned(),
@@ -192,7 +191,7 @@ fn read_keys(scope: &Scope) -> Asked {
 }
 
 /// Whether a caller may see that there is such a job.
-pub fn sees(principal: &Principal, operation: Operation, job: &Name) -> bool {
+pub(crate) fn sees(principal: &Principal, operation: Operation, job: &Name) -> bool {
     match operation.right().of(principal.role()) {
         Extent::All => true,
         Extent::OwnJobs => principal.has_job(job),

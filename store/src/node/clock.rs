@@ -8,15 +8,15 @@ use tokio::time::Instant;
 /// Longest step that one look at the clock may add. The proposer looks every
 /// [`TICK`], so that a frozen or starved leader loses time instead of expiring
 /// everything at once.
-pub const STEP_MAX: Duration = Duration::from_millis(200);
+const STEP_MAX: Duration = Duration::from_millis(200);
 
 /// How often the leader looks at its clock.
-pub const TICK: Duration = Duration::from_millis(50);
+pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// Counts this node's monotonic clock in short, clamped steps from the time of
 /// the last applied entry.
 #[derive(Debug)]
-pub struct LogClock {
+pub(crate) struct LogClock {
     time: LogTime,
     /// Part of a millisecond not yet counted.
     rest: Duration,
@@ -25,24 +25,24 @@ pub struct LogClock {
 
 impl LogClock {
     /// A clock at zero.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         LogClock { time: 0, rest: Duration::ZERO, seen: now }
     }
 
     /// The time counted so far.
-    pub fn time(&self) -> LogTime {
+    pub(crate) fn time(&self) -> LogTime {
         self.time
     }
 
     /// Takes over the machine's time without counting.
-    pub fn follow(&mut self, now: Instant, applied: LogTime) {
+    pub(crate) fn follow(&mut self, now: Instant, applied: LogTime) {
         *self = LogClock { time: applied, rest: Duration::ZERO, seen: now };
     }
 
     /// Adds the time that passed since the last look, and never falls below
     /// `applied`, the machine's own time, nor runs ahead of it by more than
     /// `ahead_max` milliseconds.
-    pub fn stamp(&mut self, now: Instant, applied: LogTime, ahead_max: LogTime) -> LogTime {
+    pub(crate) fn stamp(&mut self, now: Instant, applied: LogTime, ahead_max: LogTime) -> LogTime {
         let passed = now.saturating_duration_since(self.seen).min(STEP_MAX) + self.rest;
         self.seen = now;
         let whole = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);

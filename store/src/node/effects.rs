@@ -16,13 +16,13 @@ use crate::raft::EffectSink;
 /// Performs the machine's effects on this node.
 pub struct Effects {
     /// Limits for what is parked.
-    pub parking: Arc<Parking>,
+    pub(crate) parking: Arc<Parking>,
     /// Parked waits.
-    pub waits: Mutex<Waits>,
+    pub(crate) waits: Mutex<Waits>,
     /// Parked feeds.
-    pub feeds: Mutex<Feeds>,
+    pub(crate) feeds: Mutex<Feeds>,
     /// Registered watches.
-    pub watches: Arc<Watches>,
+    pub(crate) watches: Arc<Watches>,
     performed: AtomicU64,
 }
 
@@ -42,12 +42,12 @@ impl Default for Effects {
 impl Effects {
     /// The last revision whose effects were performed: all waits, watches and feeds
     /// that it or an earlier one concerns were notified.
-    pub fn performed(&self) -> Revision {
+    pub(crate) fn performed(&self) -> Revision {
         self.performed.load(Ordering::Acquire)
     }
 
     /// Ends everything parked here, because this node has stopped leading.
-    pub fn end_all(&self, problem: &Problem) {
+    pub(crate) fn end_all(&self, problem: &Problem) {
         self.waits.lock().end_all(problem);
         self.feeds.lock().end_all(problem);
         self.watches.end_all();
@@ -71,10 +71,10 @@ impl EffectSink for Effects {
                     self.waits.lock().run_ended(&run, &refusal);
                     self.watches.run_ended(&run);
                 }
-                Effect::Told(leases) => {
-                    self.feeds.lock().told(leases.into_iter().map(Topic::Lease));
+                Effect::Notify(leases) => {
+                    self.feeds.lock().notify(leases.into_iter().map(Topic::Lease));
                 }
-                Effect::Recorded { job } => self.feeds.lock().told([Topic::Events(job)]),
+                Effect::Recorded { job } => self.feeds.lock().notify([Topic::Events(job)]),
             }
         }
     }

@@ -10,11 +10,11 @@ use super::tenant::Tenant;
 
 /// Called when a feed has news, or when this node can no longer tell. Called
 /// while the node holds its locks: it only sends.
-pub type Ended = Box<dyn FnOnce(Result<(), Problem>) + Send>;
+pub(crate) type Ended = Box<dyn FnOnce(Result<(), Problem>) + Send>;
 
 /// Subject of a feed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Topic {
+pub(crate) enum Topic {
     /// What a lease has to tell its holder.
     Lease(LeaseId),
     /// The event log of a job.
@@ -23,7 +23,7 @@ pub enum Topic {
 
 impl Topic {
     /// The tenant that it counts for.
-    pub fn tenant(&self, machine: &Machine) -> Tenant {
+    pub(crate) fn tenant(&self, machine: &Machine) -> Tenant {
         match self {
             Topic::Lease(lease) => Tenant::holder(machine, *lease),
             Topic::Events(job) => Tenant::Job(job.clone()),
@@ -32,17 +32,17 @@ impl Topic {
 
     fn has_more(&self, machine: &Machine, since: Revision) -> bool {
         match self {
-            Topic::Lease(lease) => machine.told(*lease, since),
+            Topic::Lease(lease) => machine.has_news(*lease, since),
             Topic::Events(job) => machine.recorded(job, since),
         }
     }
 }
 
 /// Identifies a parked feed.
-pub type FeedId = u64;
+pub(crate) type FeedId = u64;
 
 /// Result of a registration.
-pub enum Registered {
+pub(crate) enum Registered {
     /// There is news already; `ended` is handed back uncalled.
     Ready(Ended),
     /// Parked; `ended` will be called once.
@@ -51,7 +51,7 @@ pub enum Registered {
 
 /// All parked feeds of a node.
 #[derive(Default)]
-pub struct Feeds {
+pub(crate) struct Feeds {
     next: FeedId,
     parked: HashMap<FeedId, (Topic, Ended)>,
     by_topic: HashMap<Topic, Vec<FeedId>>,
@@ -60,7 +60,7 @@ pub struct Feeds {
 impl Feeds {
     /// Parks a feed unless there is something after `since`. Call it under the
     /// machine's read lock, so that `machine` does not change.
-    pub fn register(
+    pub(crate) fn register(
         &mut self,
         machine: &Machine,
         topic: &Topic,
@@ -77,7 +77,7 @@ impl Feeds {
     }
 
     /// Wakes the readers of these topics.
-    pub fn told(&mut self, topics: impl IntoIterator<Item = Topic>) {
+    pub(crate) fn notify(&mut self, topics: impl IntoIterator<Item = Topic>) {
         if self.parked.is_empty() {
             return;
         }
@@ -91,7 +91,7 @@ impl Feeds {
     }
 
     /// Forgets a feed: its reader is gone.
-    pub fn cancel(&mut self, id: FeedId) {
+    pub(crate) fn cancel(&mut self, id: FeedId) {
         let Some((topic, _)) = self.parked.remove(&id) else { return };
         if let Some(ids) = self.by_topic.get_mut(&topic) {
             ids.retain(|other| *other != id);
@@ -102,7 +102,7 @@ impl Feeds {
     }
 
     /// Ends all feeds: this node has stopped leading.
-    pub fn end_all(&mut self, problem: &Problem) {
+    pub(crate) fn end_all(&mut self, problem: &Problem) {
         self.by_topic.clear();
         for (_, (_, ended)) in self.parked.drain() {
             ended(Err(problem.clone()));
@@ -110,12 +110,7 @@ impl Feeds {
     }
 
     /// How many are parked.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.parked.len()
-    }
-
-    /// Whether nothing is parked.
-    pub fn is_empty(&self) -> bool {
-        self.parked.is_empty()
     }
 }

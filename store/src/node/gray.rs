@@ -35,19 +35,19 @@ const FLOOD_MIN: u64 = 64;
 
 /// What the node's port has done, counted by its server.
 #[derive(Debug, Default)]
-pub struct PortActivity {
+pub(crate) struct PortActivity {
     accepted: AtomicU64,
     answered: AtomicU64,
 }
 
 impl PortActivity {
     /// A connection was accepted.
-    pub fn accepted(&self) {
+    pub(crate) fn accepted(&self) {
         self.accepted.fetch_add(1, Relaxed);
     }
 
-    /// A request was answered, whatever with.
-    pub fn answered(&self) {
+    /// A request was answered, with any status.
+    pub(crate) fn answered(&self) {
         self.answered.fetch_add(1, Relaxed);
     }
 
@@ -128,7 +128,7 @@ impl Watch {
 impl Node {
     /// Hands leadership over while this node cannot serve. Runs on the threads of
     /// consensus: the serving threads may be the ones that hang.
-    pub async fn hand_over_when_gray(self, activity: Arc<PortActivity>) {
+    pub(crate) async fn hand_over_when_gray(self, activity: Arc<PortActivity>) {
         let (mut watch, troubles) = (Watch::default(), Troubles::default());
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

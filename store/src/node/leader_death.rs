@@ -44,7 +44,7 @@ const TRIES_MAX: u32 = 8;
 impl Node {
     /// Watches the leader for as long as this node follows one. Runs on the threads
     /// of consensus.
-    pub async fn watch_leader(self) {
+    pub(crate) async fn watch_leader(self) {
         let consensus = self.consensus();
         let evidence = consensus.evidence();
         // Checks so far without a result.

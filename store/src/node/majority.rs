@@ -33,7 +33,7 @@ const ASK_TIME_MAX: Duration = Duration::from_millis(400);
 
 /// When each other node was last heard of.
 #[derive(Debug)]
-pub struct Contacts {
+pub(crate) struct Contacts {
     /// When this node began to listen: no silence is longer than this.
     began: Instant,
     heard: BTreeMap<NodeId, Instant>,
@@ -41,7 +41,7 @@ pub struct Contacts {
 
 impl Contacts {
     /// No node was heard of yet.
-    pub fn new(began: Instant) -> Contacts {
+    pub(crate) fn new(began: Instant) -> Contacts {
         Contacts { began, heard: BTreeMap::new() }
     }
 
@@ -128,7 +128,7 @@ impl Node {
     }
 
     /// Records [`Node::majority`] and logs changes.
-    pub async fn watch_majority(self) {
+    pub(crate) async fn watch_majority(self) {
         let mut log = Log::default();
         loop {
             let well = self.look_around().await;
@@ -148,7 +148,7 @@ impl Node {
     }
 
     /// Logs, while this node leads, members that join, become voters or leave.
-    pub async fn watch_members(self) {
+    pub(crate) async fn watch_members(self) {
         let mut members = Members::default();
         let changed = |view: View| members.lines(&view).into_iter().for_each(Line::write);
         self.consensus().watch(changed).await;

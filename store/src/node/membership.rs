@@ -205,7 +205,7 @@ impl Node {
     }
 
     /// Hands leadership over; without a target to the most advanced healthy voter.
-    pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<(), Problem> {
+    pub(crate) async fn transfer_leader(&self, to: Option<NodeId>) -> Result<(), Problem> {
         let view = self.view();
         if !view.is_leader() {
             return Err(self.referral());

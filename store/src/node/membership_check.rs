@@ -23,7 +23,7 @@ impl Node {
     /// Returns when this node does not belong here, with what to do about it.
     /// `initial` are the nodes that it was started with. Remembers what a leader says
     /// of its own log.
-    pub async fn cast_out(
+    pub(crate) async fn cast_out(
         &self,
         initial: &BTreeMap<NodeId, String>,
         introduction: &dyn Introduction,

@@ -3,48 +3,48 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`acting`] | what a caller asks, with its rights |
-//! | [`membership_check`] | a node notices that it was removed, or is in the wrong cluster |
+//! | `acting` | what a caller asks, with its rights |
+//! | `membership_check` | a node notices that it was removed, or is in the wrong cluster |
 //! | [`clock`] | log time as the leader counts it |
-//! | [`parking`] | how many bytes of waits and watches are parked |
-//! | [`proposer`] | commands packed into log entries |
+//! | `parking` | how many bytes of waits and watches are parked |
+//! | `proposer` | commands packed into log entries |
 //! | [`reader`], `reads` | linearizable reads, batched |
 //! | [`room`] | room on the disk and in memory, and what is refused without it |
 //! | [`scrub`] | the disk, read again and repaired |
 //! | [`scans`] | reads that look at many things, on a thread of their own |
-//! | [`waits`], [`watches`], [`feeds`] | what is parked here, and what wakes it |
+//! | [`waits`], `watches`, `feeds` | what is parked here, and what wakes it |
 //! | [`effects`] | applying wakes them |
-//! | [`gray`] | a leader that does not serve hands over |
+//! | `gray` | a leader that does not serve hands over |
 //! | [`majority`] | which voters answer, and since when others do not |
 //! | [`membership`] | nodes added, promoted, removed; leadership handed over |
 //! | [`status`] | the cluster as operators see it |
-//! | [`leader_death`] | a dead leader is detected by its closed connections |
-//! | [`upkeep`] | what the leader maintains by itself |
-//! | [`tenant`] | tenants of a node, and how they share it |
+//! | `leader_death` | a dead leader is detected by its closed connections |
+//! | `upkeep` | what the leader maintains by itself |
+//! | `tenant` | tenants of a node, and how they share it |
 //! | [`witness`] | how far other nodes' logs reach |
 
-pub mod acting;
+pub(crate) mod acting;
 pub mod clock;
 pub mod effects;
-pub mod feeds;
-pub mod gray;
-pub mod leader_death;
+pub(crate) mod feeds;
+pub(crate) mod gray;
+mod leader_death;
 pub mod majority;
 pub mod membership;
-pub mod membership_check;
-pub mod parking;
-pub mod proposer;
+mod membership_check;
+pub(crate) mod parking;
+mod proposer;
 pub mod reader;
 mod reads;
 pub mod room;
-pub mod sanity;
+mod sanity;
 pub mod scans;
 pub mod scrub;
 pub mod status;
-pub mod tenant;
-pub mod upkeep;
+pub(crate) mod tenant;
+mod upkeep;
 pub mod waits;
-pub mod watches;
+pub(crate) mod watches;
 pub mod witness;
 
 use std::sync::Arc;
@@ -68,7 +68,7 @@ use crate::raft::{AppliedState, Consensus, SharedState};
 use crate::storage::offload::Offload;
 use effects::Effects;
 use feeds::FeedId;
-pub use feeds::Topic;
+pub(crate) use feeds::Topic;
 use proposer::{Done, Proposer};
 use reader::Reader;
 use room::{NodeRoom, Reserves};
@@ -79,8 +79,7 @@ use tenant::Tenant;
 use waits::{Registered, WaitId};
 use watches::{Bell, Registration};
 
-/// This build's version.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Bytes that a watch counts beyond its prefix: its task and its entry.
 const WATCH_BYTES: u64 = 2 * 1024;
@@ -118,7 +117,7 @@ struct Inner {
 }
 
 /// Parts that a node is made of.
-pub struct Parts {
+pub(crate) struct Parts {
     /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
     /// Its cluster.
@@ -140,7 +139,7 @@ pub struct Parts {
 }
 
 /// A parked wait; dropping it forgets the wait.
-pub struct ParkedWait {
+pub(crate) struct ParkedWait {
     id: WaitId,
     effects: Arc<Effects>,
 }
@@ -152,7 +151,7 @@ impl Drop for ParkedWait {
 }
 
 /// A parked feed; dropping it forgets the feed.
-pub struct ParkedFeed {
+pub(crate) struct ParkedFeed {
     id: FeedId,
     effects: Arc<Effects>,
 }
@@ -165,7 +164,7 @@ impl Drop for ParkedFeed {
 
 impl Node {
     /// Starts the node's own tasks; they end when `stop` is cancelled.
-    pub fn start(parts: Parts, tasks: TaskTracker, stop: CancellationToken) -> Node {
+    pub(crate) fn start(parts: Parts, tasks: TaskTracker, stop: CancellationToken) -> Node {
         let Parts { id, cluster_id, access, ended_runs_kept, reserves, .. } = parts;
         let Parts { consensus, state, effects, offload, .. } = parts;
         let (proposer, proposing) =
@@ -246,12 +245,12 @@ impl Node {
     }
 
     /// Its disk and memory.
-    pub fn room(&self) -> &NodeRoom {
+    pub(crate) fn room(&self) -> &NodeRoom {
         &self.inner.room
     }
 
     /// Results of reading its disk again.
-    pub fn scrubs(&self) -> &Scrubs {
+    pub(crate) fn scrubs(&self) -> &Scrubs {
         &self.inner.scrubs
     }
 
@@ -261,7 +260,7 @@ impl Node {
     }
 
     /// Whether it is about to stop.
-    pub fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.inner.draining.load(Ordering::Acquire)
     }
 
@@ -442,7 +441,7 @@ impl Node {
     }
 
     /// An error that names the leader, unless this node leads.
-    pub fn leads_or_refer(&self) -> Result<(), Problem> {
+    pub(crate) fn leads_or_refer(&self) -> Result<(), Problem> {
         if self.inner.consensus.leads() { Ok(()) } else { Err(self.referral()) }
     }
 
@@ -456,13 +455,13 @@ impl Node {
     }
 
     /// The address to use instead.
-    pub fn referral(&self) -> Problem {
+    pub(crate) fn referral(&self) -> Problem {
         let view = self.view();
         Problem::not_leader(view.leader.filter(|leader| leader.node != view.id))
     }
 
     /// All nodes and their addresses.
-    pub fn directory(&self) -> Vec<LeaderHint> {
+    pub(crate) fn directory(&self) -> Vec<LeaderHint> {
         let nodes = self.view().nodes.into_iter();
         nodes.map(|(node, address)| LeaderHint { node, address }).collect()
     }
@@ -532,7 +531,7 @@ fn unheard() -> Problem {
 }
 
 /// One watch: reads the history at its own pace.
-pub struct Watcher {
+pub(crate) struct Watcher {
     node: Node,
     run: holdfast_machine::RunKey,
     /// Whether its client named the run.
@@ -549,7 +548,10 @@ impl Watcher {
     /// changes for `quiet`, if it is given, an empty batch that reports progress.
     /// After the last change of an ended run it is an error. What was returned before
     /// counts as handed on.
-    pub async fn next(&mut self, quiet: Option<Duration>) -> Result<Vec<WatchBatch>, Problem> {
+    pub(crate) async fn next(
+        &mut self,
+        quiet: Option<Duration>,
+    ) -> Result<Vec<WatchBatch>, Problem> {
         loop {
             if self.registration.bell.is_ended() || !self.node.inner.consensus.leads() {
                 return Err(self.node.referral());
@@ -582,12 +584,12 @@ impl Watcher {
     }
 
     /// Wakes it, and tracks its progress.
-    pub fn bell(&self) -> Arc<Bell> {
+    pub(crate) fn bell(&self) -> Arc<Bell> {
         self.registration.bell.clone()
     }
 
     /// Goes back to this revision: later batches were not sent.
-    pub fn rewind(&mut self, to: Revision) {
+    pub(crate) fn rewind(&mut self, to: Revision) {
         self.next = self.next.min(to);
         self.behind = true;
     }

@@ -15,7 +15,7 @@ const ALWAYS_BYTES: u64 = 64 * 1024;
 
 /// Bytes taken by each job.
 #[derive(Debug, Default)]
-pub struct Parking {
+pub(crate) struct Parking {
     taken: Mutex<Taken>,
 }
 
@@ -28,7 +28,7 @@ struct Taken {
 
 /// Room for something parked; dropping it returns the room.
 #[derive(Debug)]
-pub struct Room {
+pub(crate) struct Room {
     parking: Arc<Parking>,
     job: Option<Name>,
     bytes: u64,
@@ -39,7 +39,7 @@ impl Parking {
     ///
     /// # Errors
     /// The job, or all jobs together, would take more than the budget gives them.
-    pub fn take(
+    pub(crate) fn take(
         self: &Arc<Self>,
         job: Option<&Name>,
         bytes: u64,
@@ -66,7 +66,7 @@ impl Parking {
     }
 
     /// Bytes of all jobs.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.taken.lock().all
     }
 }

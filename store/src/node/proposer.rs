@@ -25,7 +25,7 @@ use crate::raft::{Consensus, SharedState};
 use crate::storage::offload::at_length;
 
 /// Most commands waiting to be proposed; more are refused as `overloaded`.
-pub const QUEUE_MAX: usize = 32_768;
+pub(crate) const QUEUE_MAX: usize = 32_768;
 
 /// Most commands in one entry.
 const ENTRY_COMMANDS_MAX: usize = 1_024;
@@ -69,10 +69,10 @@ const RUNS_AGE_EVERY_MS: LogTime = 60_000;
 const EXPIRIES_MAX: usize = 256;
 
 /// Called once with the command's answer.
-pub type Done = Box<dyn FnOnce(Result<Answer, Problem>) + Send>;
+pub(crate) type Done = Box<dyn FnOnce(Result<Answer, Problem>) + Send>;
 
 /// A command and its callback.
-pub struct Ticket {
+pub(crate) struct Ticket {
     /// The command in its session.
     pub proposal: Proposal,
     /// How large it is.
@@ -83,7 +83,7 @@ pub struct Ticket {
 
 /// Queues commands for the proposer. Cheap to clone.
 #[derive(Clone)]
-pub struct Proposer {
+pub(crate) struct Proposer {
     queue: queue::Sender<Ticket>,
     /// Ends, arrivals and the like: they go before everything else.
     urgent: queue::Sender<Ticket>,
@@ -96,7 +96,7 @@ pub struct Proposer {
 
 impl Proposer {
     /// A proposer and its task, which runs until all handles are dropped.
-    pub fn new(
+    pub(crate) fn new(
         id: NodeId,
         consensus: Consensus,
         state: SharedState,
@@ -123,7 +123,7 @@ impl Proposer {
     }
 
     /// Queues a command of a tenant; `done` gets its outcome. Never blocks.
-    pub fn submit(&self, tenant: Tenant, proposal: Proposal, size: Size, done: Done) {
+    pub(crate) fn submit(&self, tenant: Tenant, proposal: Proposal, size: Size, done: Done) {
         let (queue, cost) = match proposal.command.facts().turn {
             Turn::Tick => (&self.renewals, 1),
             Turn::First => (&self.urgent, cost(&size)),
@@ -387,7 +387,7 @@ fn tell(dones: VecDeque<Done>, result: Result<Vec<Answer>, Problem>, own: usize)
 
 /// What [`Size::weight`] counts beyond keys and values, at most, for commands that
 /// the state machine still accepts.
-pub const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
+pub(crate) const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use super::tenant::queue::{self, Refused};
 use crate::raft::Consensus;
 
 /// Most reads waiting for a round; more are refused as `overloaded`.
-pub const QUEUE_MAX: usize = 32_768;
+pub(crate) const QUEUE_MAX: usize = 32_768;
 
 /// Longest time for a round; a leader without a quorum gives up then.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(2);
@@ -19,19 +19,19 @@ pub type Ready = Box<dyn FnOnce(Result<(), Problem>) + Send>;
 
 /// Queues reads for the reader. Cheap to clone.
 #[derive(Clone)]
-pub struct Reader {
+pub(crate) struct Reader {
     queue: queue::Sender<Ready>,
 }
 
 impl Reader {
     /// A reader and its task, which runs until all handles are dropped.
-    pub fn new(consensus: Consensus) -> (Reader, impl Future<Output = ()> + Send) {
+    pub(crate) fn new(consensus: Consensus) -> (Reader, impl Future<Output = ()> + Send) {
         let (queue, waiting) = queue::channel(QUEUE_MAX);
         (Reader { queue }, run(consensus, waiting))
     }
 
     /// Queues a read of a tenant. Never blocks.
-    pub fn submit(&self, tenant: Tenant, ready: Ready) {
+    pub(crate) fn submit(&self, tenant: Tenant, ready: Ready) {
         let (ready, problem) = match self.queue.try_send(tenant, 1, ready) {
             Ok(()) => return,
             Err(Refused::Full(ready)) => (ready, Problem::overloaded("too many reads are waiting")),

@@ -52,7 +52,6 @@ impl Node {
         }
     }
 
-    /// Answers a read.
     pub(super) async fn read(&self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
         let (done, answer) = oneshot::channel();
         self.submit_read(read, stale, |result| drop(done.send(result)));
@@ -66,7 +65,7 @@ impl Node {
     }
 
     /// Returns once the applied state is linearizable.
-    pub async fn linearize(&self) -> Result<(), Problem> {
+    pub(crate) async fn linearize(&self) -> Result<(), Problem> {
         let (done, ready) = oneshot::channel();
         self.when_ready(false, Tenant::Anybody, |result| drop(done.send(result)));
         ready.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))

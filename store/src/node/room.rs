@@ -26,7 +26,7 @@ const LED_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Free bytes, and the total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Free {
+pub(crate) struct Free {
     /// Free for this process.
     pub bytes: u64,
     /// The total.
@@ -37,9 +37,9 @@ pub struct Free {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
     /// The disk of its data folder.
-    pub disk: Option<Free>,
+    pub(crate) disk: Option<Free>,
     /// Memory of this process.
-    pub memory: Option<Free>,
+    pub(crate) memory: Option<Free>,
 }
 
 /// Measures; takes as long as the disk needs.
@@ -68,7 +68,7 @@ const GAUGE_TIME_MAX: Duration = Duration::from_secs(1);
 const DISK_BYTES_PER_BYTE: u64 = 4;
 
 /// A node's room as last measured, and whether the cluster has enough.
-pub struct NodeRoom {
+pub(crate) struct NodeRoom {
     reserves: Reserves,
     present: Mutex<Present>,
     budget: Mutex<DiskBudget>,
@@ -84,18 +84,18 @@ struct Present {
 
 impl NodeRoom {
     /// Not measured yet.
-    pub fn new(reserves: Reserves) -> NodeRoom {
+    pub(crate) fn new(reserves: Reserves) -> NodeRoom {
         let (present, budget) = (Mutex::default(), Mutex::new(DiskBudget::beyond(u64::MAX)));
         NodeRoom { reserves, present, budget, shortage: ArcSwapOption::empty() }
     }
 
     /// Disk room as last measured.
-    pub fn disk(&self) -> Option<Room> {
+    pub(crate) fn disk(&self) -> Option<Room> {
         self.present.lock().disk
     }
 
     /// Memory room as last measured.
-    pub fn memory(&self) -> Option<Room> {
+    pub(crate) fn memory(&self) -> Option<Room> {
         self.present.lock().memory
     }
 
@@ -120,7 +120,7 @@ impl NodeRoom {
     }
 
     /// Refuses commands that add while too few nodes have room.
-    pub fn admit(&self, size: &Size) -> Result<(), Problem> {
+    pub(crate) fn admit(&self, size: &Size) -> Result<(), Problem> {
         if !size.adds {
             return Ok(());
         }
@@ -188,7 +188,7 @@ fn shortage(status: &Status) -> Option<String> {
 impl Node {
     /// Measures this node's room and, while it leads, checks the cluster's. Runs
     /// until it is dropped.
-    pub async fn watch_room(self, gauge: Gauge) {
+    pub(crate) async fn watch_room(self, gauge: Gauge) {
         let (mut led_since, mut asked, troubles) = (None, None::<Instant>, Troubles::default());
         let mut measuring = None;
         loop {

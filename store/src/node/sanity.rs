@@ -25,7 +25,7 @@ fn is_beside(place: &SessionRef, command: &Command) -> bool {
 
 /// Refuses what only the leader itself may propose: log time, feature level,
 /// node ids and expiries follow from what the nodes see.
-pub fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
+pub(crate) fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
     if let Some(place) = &proposal.session
         && !is_beside(place, &proposal.command)
         && (place.sequence == 0 || place.ack == 0 || place.ack > place.sequence)
@@ -124,7 +124,7 @@ fn are_sane(limits: &Limits) -> Result<(), Problem> {
 }
 
 /// A wait has the bounds of a command.
-pub fn are_bounded(conditions: &[Condition], limits: &Limits) -> Result<(), Problem> {
+pub(crate) fn are_bounded(conditions: &[Condition], limits: &Limits) -> Result<(), Problem> {
     let refuse = |what: &str, size: u64, limit: u64| {
         Err(Refusal::LimitExceeded { what: what.to_owned(), size, limit }.into())
     };

@@ -17,7 +17,7 @@ use super::tenant::queue::Queue;
 use crate::storage::offload::Offload;
 
 /// Most scans waiting; more are refused as `overloaded`.
-pub const QUEUE_MAX: usize = 1_024;
+pub(crate) const QUEUE_MAX: usize = 1_024;
 
 /// Scans served per turn.
 const SCAN_COST: u64 = 16 * 1024;
@@ -29,7 +29,7 @@ const FEW: u64 = 16;
 const NICE: i32 = 10;
 
 /// Whether a read looks at many things.
-pub fn is_scan(read: &Read) -> bool {
+pub(crate) fn is_scan(read: &Read) -> bool {
     let is_long = |limit: u64| limit == 0 || limit > FEW;
     match read {
         Read::Count { prefix, .. } => !prefix.is_empty(),
@@ -43,7 +43,7 @@ pub fn is_scan(read: &Read) -> bool {
 }
 
 /// The thread, started by the first scan; it ends with this.
-pub struct Scans {
+pub(crate) struct Scans {
     offload: Offload,
     queue: Arc<Mutex<Queue<Ready>>>,
     /// Sends scans to the thread.
@@ -58,13 +58,13 @@ impl Default for Scans {
 
 impl Scans {
     /// Scans for the thread.
-    pub fn new(offload: Offload) -> Scans {
+    pub(crate) fn new(offload: Offload) -> Scans {
         let queue = Arc::new(Mutex::new(Queue::new(QUEUE_MAX)));
         Scans { offload, queue, tell: Mutex::default() }
     }
 
     /// Queues a scan of a tenant. Never blocks.
-    pub fn submit(&self, tenant: Tenant, scan: Ready) {
+    pub(crate) fn submit(&self, tenant: Tenant, scan: Ready) {
         if self.offload == Offload::Inline {
             return scan(Ok(()));
         }

@@ -27,19 +27,19 @@ const SNAPSHOT_LOOK_MAX: Duration = Duration::from_secs(60);
 
 /// Scrubbing results since the node was started.
 #[derive(Debug, Default)]
-pub struct Scrubs {
+pub(crate) struct Scrubs {
     rounds: AtomicU64,
     repairs: AtomicU64,
 }
 
 impl Scrubs {
     /// Full reads of the disk.
-    pub fn rounds(&self) -> u64 {
+    pub(crate) fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }
 
     /// Times that something was damaged and written anew.
-    pub fn repairs(&self) -> u64 {
+    pub(crate) fn repairs(&self) -> u64 {
         self.repairs.load(Ordering::Relaxed)
     }
 }

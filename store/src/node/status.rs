@@ -12,14 +12,14 @@ use crate::access::Access;
 use crate::dial;
 
 /// Path of a node's own line of the status, for other nodes.
-pub const OWN_STATUS: &str = "/raft/v1/status";
+pub(crate) const OWN_STATUS: &str = "/raft/v1/status";
 
 /// How long another node may take to give its line.
 const ASK_TIME_MAX: Duration = Duration::from_millis(500);
 
 impl Node {
     /// This node's own line.
-    pub fn own_status(&self) -> NodeStatus {
+    pub(crate) fn own_status(&self) -> NodeStatus {
         let view = self.view();
         NodeStatus {
             id: view.id,

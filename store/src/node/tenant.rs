@@ -9,16 +9,15 @@
 //! | [`queue`] | queues that serve tenants in turn |
 //! | [`room`] | room of which a tenant takes at most as much as it leaves free |
 
-pub mod queue;
-pub mod room;
+pub(crate) mod queue;
+pub(crate) mod room;
 
 use holdfast_api::{Command, LeaseId, Name, Read, RequestBody, Scope, Subject};
 use holdfast_machine::Machine;
 
 /// Whose request it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub enum Tenant {
-    /// A job's.
+pub(crate) enum Tenant {
     Job(Name),
     /// It names no job, or a lease that does not exist.
     #[default]
@@ -27,17 +26,17 @@ pub enum Tenant {
 
 impl Tenant {
     /// The tenant of these keys and processes.
-    pub fn of(scope: &Scope) -> Tenant {
+    pub(crate) fn of(scope: &Scope) -> Tenant {
         Tenant::Job(scope.job.clone())
     }
 
     /// The tenant of a lease.
-    pub fn holder(machine: &Machine, lease: LeaseId) -> Tenant {
+    pub(crate) fn holder(machine: &Machine, lease: LeaseId) -> Tenant {
         machine.job_of_lease(lease).map_or(Tenant::Anybody, |job| Tenant::Job(job.clone()))
     }
 
     /// The tenant of a command.
-    pub fn of_command(machine: &Machine, command: &Command) -> Tenant {
+    pub(crate) fn of_command(machine: &Machine, command: &Command) -> Tenant {
         match command.facts().subject {
             Subject::Nobody => Tenant::Anybody,
             Subject::Job(job) => Tenant::Job(job.clone()),
@@ -47,7 +46,7 @@ impl Tenant {
     }
 
     /// The tenant of a read.
-    pub fn of_read(machine: &Machine, read: &Read) -> Tenant {
+    pub(crate) fn of_read(machine: &Machine, read: &Read) -> Tenant {
         match read {
             Read::Get { scope, .. }
             | Read::MultiGet { scope, .. }
@@ -68,7 +67,7 @@ impl Tenant {
     }
 
     /// The tenant of a request.
-    pub fn of_request(machine: &Machine, body: &RequestBody) -> Tenant {
+    pub(crate) fn of_request(machine: &Machine, body: &RequestBody) -> Tenant {
         match body {
             RequestBody::Propose(proposal) => Tenant::of_command(machine, &proposal.command),
             RequestBody::Read { read, .. } => Tenant::of_read(machine, read),

@@ -46,7 +46,7 @@ const LED_TIME_MIN: Duration = Duration::from_secs(10);
 impl Node {
     /// Keeps the log's bytes bounded on this node, in any role; where the disk is
     /// short of room, those of the snapshot, too. Runs until it is dropped.
-    pub async fn bound_log(self, log: LogStore) {
+    pub(crate) async fn bound_log(self, log: LogStore) {
         // Up to where a snapshot was requested, and the bytes of state in the last one.
         let (mut wanted, mut held, troubles) =
             (None::<(u64, Instant)>, None::<u64>, Troubles::default());
@@ -95,7 +95,7 @@ impl Node {
 
     /// Hands leadership over while this node's disk does not finish a write. Runs on
     /// the threads of consensus.
-    pub async fn hand_over_when_stalled(self, log: Log) {
+    pub(crate) async fn hand_over_when_stalled(self, log: Log) {
         let mut led_since = None;
         loop {
             tokio::time::sleep(LOOK_AT_DISK_EVERY).await;
@@ -126,7 +126,7 @@ impl Node {
     }
 
     /// Maintains the cluster while this node leads.
-    pub async fn look_after(self) {
+    pub(crate) async fn look_after(self) {
         let (mut pause, troubles) = (LOOK_AGAIN, Troubles::default());
         loop {
             if !self.consensus().leads() {

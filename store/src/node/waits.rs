@@ -21,14 +21,14 @@ use super::parking::{Parking, Room};
 pub type Ended = Box<dyn FnOnce(Result<Revision, Problem>) + Send>;
 
 /// Identifies a parked wait.
-pub type WaitId = u64;
+pub(crate) type WaitId = u64;
 
 /// Whether a connection's agent reports its waits to operators: from its first
 /// report on, of those too that were parked before.
-pub type Tells = Arc<AtomicBool>;
+pub(crate) type Tells = Arc<AtomicBool>;
 
 /// Result of a registration.
-pub enum Registered {
+pub(crate) enum Registered {
     /// All conditions are met already; `ended` is handed back uncalled.
     Met(Ended),
     /// Parked; `ended` will be called once.
@@ -52,20 +52,20 @@ struct Wait {
 
 /// A wait that no agent reports.
 #[derive(Debug)]
-pub struct Untold {
+pub(crate) struct UnreportedWait {
     /// In which run.
     pub run: RunKey,
     /// Conditions that are missing, the first of them.
     pub missing: Vec<Condition>,
     /// Conditions beyond those.
-    pub left_out: usize,
+    pub(crate) left_out: usize,
     /// For how long it has been parked here.
-    pub blocked: Duration,
+    pub(crate) blocked: Duration,
 }
 
 /// All parked waits of a node.
 #[derive(Default)]
-pub struct Waits {
+pub(crate) struct Waits {
     next: WaitId,
     waits: HashMap<WaitId, Wait>,
     /// Waits by key. Ids grow, so their order is the order of arrival.
@@ -75,7 +75,7 @@ pub struct Waits {
 
 /// The problem for waits and watches of a run that did not exist because its job
 /// did not.
-pub fn elsewhere(run: &RunKey, named: bool) -> Problem {
+pub(crate) fn elsewhere(run: &RunKey, named: bool) -> Problem {
     let RunKey { job, run } = run.clone();
     if named {
         return Refusal::RunNotFound { job, run }.into();
@@ -85,13 +85,13 @@ pub fn elsewhere(run: &RunKey, named: bool) -> Problem {
 
 impl Waits {
     /// No waits, with limits for parking.
-    pub fn new(parking: Arc<Parking>) -> Waits {
+    pub(crate) fn new(parking: Arc<Parking>) -> Waits {
         Waits { parking, ..Waits::default() }
     }
 
     /// Parks a wait unless it is met. `run`: with whether its client named it. Call
     /// it under the machine's read lock, so that `machine` does not change.
-    pub fn register(
+    pub(crate) fn register(
         &mut self,
         machine: &Machine,
         (run, named): (RunKey, bool),
@@ -133,7 +133,7 @@ impl Waits {
     }
 
     /// Forgets a wait: its client is gone or no longer interested.
-    pub fn cancel(&mut self, id: WaitId) {
+    pub(crate) fn cancel(&mut self, id: WaitId) {
         if let Some(wait) = self.waits.remove(&id) {
             for condition in &wait.missing {
                 self.forget(&wait.run, &condition.key, id);
@@ -142,7 +142,7 @@ impl Waits {
     }
 
     /// Wakes waits that these changes meet.
-    pub fn changed(&mut self, batch: &WatchBatch) {
+    pub(crate) fn changed(&mut self, batch: &WatchBatch) {
         if self.waits.is_empty() {
             return;
         }
@@ -163,7 +163,7 @@ impl Waits {
     }
 
     /// Ends all waits in a run that takes no more writes.
-    pub fn run_ended(&mut self, run: &RunKey, refusal: &Refusal) {
+    pub(crate) fn run_ended(&mut self, run: &RunKey, refusal: &Refusal) {
         let Some(keys) = self.by_key.remove(run) else { return };
         for id in keys.into_values().flatten() {
             if let Some(wait) = self.waits.remove(&id) {
@@ -174,7 +174,7 @@ impl Waits {
 
     /// A run was opened. Waits in another run of its job were parked when the job did
     /// not exist: those that named no run mean this one, and ask again.
-    pub fn run_opened(&mut self, run: &RunKey) {
+    pub(crate) fn run_opened(&mut self, run: &RunKey) {
         let others = self.by_key.keys().filter(|other| other.job == run.job && *other != run);
         let others: Vec<RunKey> = others.cloned().collect();
         for other in others {
@@ -187,7 +187,7 @@ impl Waits {
     }
 
     /// Ends all waits: this node has stopped leading.
-    pub fn end_all(&mut self, problem: &Problem) {
+    pub(crate) fn end_all(&mut self, problem: &Problem) {
         self.by_key.clear();
         for (_, wait) in self.waits.drain() {
             (wait.ended)(Err(problem.clone()));
@@ -196,7 +196,12 @@ impl Waits {
 
     /// The waits that no agent reports, parked for at least this long: the oldest
     /// `count`, with `keys` conditions of each, and how many there are beyond.
-    pub fn untold(&self, at_least: Duration, count: usize, keys: usize) -> (Vec<Untold>, usize) {
+    pub(crate) fn unreported(
+        &self,
+        at_least: Duration,
+        count: usize,
+        keys: usize,
+    ) -> (Vec<UnreportedWait>, usize) {
         let now = Instant::now();
         let old = |wait: &&Wait| {
             !wait.tells.load(Ordering::Relaxed) && now.duration_since(wait.began) >= at_least
@@ -204,7 +209,7 @@ impl Waits {
         let mut waits: Vec<&Wait> = self.waits.values().filter(old).collect();
         waits.sort_by_key(|wait| wait.began);
         let left_out = waits.len().saturating_sub(count);
-        let show = |wait: &Wait| Untold {
+        let show = |wait: &Wait| UnreportedWait {
             run: wait.run.clone(),
             missing: wait.missing.iter().take(keys).cloned().collect(),
             left_out: wait.missing.len().saturating_sub(keys),
@@ -214,13 +219,8 @@ impl Waits {
     }
 
     /// How many are parked.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waits.len()
-    }
-
-    /// Whether nothing is parked.
-    pub fn is_empty(&self) -> bool {
-        self.waits.is_empty()
     }
 
     /// Checks whether this change met a condition of the wait; ends it with the last

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 /// What wakes one watcher.
 #[derive(Debug, Default)]
-pub struct Bell {
+pub(crate) struct Bell {
     /// The first revision with something to read; 0 = none.
     first: AtomicU64,
     ended: AtomicBool,
@@ -27,7 +27,6 @@ pub struct Bell {
     notify: Notify,
 }
 
-/// A watcher's sleep.
 struct Rest<'a>(&'a Bell);
 
 impl Drop for Rest<'_> {
@@ -44,7 +43,7 @@ impl Bell {
     }
 
     /// The first revision with something to read, if there is any.
-    pub fn take(&self) -> Option<Revision> {
+    pub(crate) fn take(&self) -> Option<Revision> {
         match self.first.swap(0, Ordering::AcqRel) {
             0 => None,
             revision => Some(revision),
@@ -52,7 +51,7 @@ impl Bell {
     }
 
     /// Whether there is something to read.
-    pub fn peek(&self) -> bool {
+    pub(crate) fn peek(&self) -> bool {
         self.first.load(Ordering::Acquire) != 0
     }
 
@@ -62,17 +61,17 @@ impl Bell {
     }
 
     /// Whether the run has to be looked at again; asked once.
-    pub fn take_stirred(&self) -> bool {
+    pub(crate) fn take_stirred(&self) -> bool {
         self.stirred.swap(false, Ordering::AcqRel)
     }
 
     /// Whether this node can no longer serve the watch.
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
     /// Waits for a ring or the end, after everything read was handed on.
-    pub async fn heard(&self) {
+    pub(crate) async fn heard(&self) {
         self.resting.store(true, Ordering::Release);
         // It ends before the ring is taken: see `is_up_to_date`.
         let _rest = Rest(self);
@@ -81,7 +80,7 @@ impl Bell {
 
     /// Whether the watcher has handed on everything that the bell had rung for before
     /// this call.
-    pub fn is_up_to_date(&self) -> bool {
+    pub(crate) fn is_up_to_date(&self) -> bool {
         // In this order. A ring that is gone was taken by a watcher that was awake; once
         // it sleeps again, it has handed on what it found.
         !self.peek() && self.resting.load(Ordering::Acquire)
@@ -97,16 +96,16 @@ struct PerRun {
 
 /// Watchers by run and prefix. Dropping a [`Registration`] ends a watch.
 #[derive(Default)]
-pub struct Watches {
+pub(crate) struct Watches {
     runs: Mutex<HashMap<RunKey, PerRun>>,
     count: AtomicU64,
     next: AtomicU64,
 }
 
 /// A watcher's place in the index.
-pub struct Registration {
+pub(crate) struct Registration {
     /// Rings when there is something to read.
-    pub bell: Arc<Bell>,
+    pub(crate) bell: Arc<Bell>,
     run: RunKey,
     prefix: Blob,
     id: u64,
@@ -114,8 +113,7 @@ pub struct Registration {
 }
 
 impl Watches {
-    /// Enters a watcher.
-    pub fn register(self: &Arc<Self>, run: RunKey, prefix: Blob) -> Registration {
+    pub(crate) fn register(self: &Arc<Self>, run: RunKey, prefix: Blob) -> Registration {
         let bell = Arc::new(Bell::default());
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut runs = self.runs.lock();
@@ -128,7 +126,7 @@ impl Watches {
 
     /// Rings for all watchers of these changes. Costs nothing for watchers of other
     /// keys.
-    pub fn changed(&self, batch: &WatchBatch) {
+    pub(crate) fn changed(&self, batch: &WatchBatch) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -148,18 +146,18 @@ impl Watches {
     }
 
     /// A run takes no more writes: its watchers read on to its end.
-    pub fn run_ended(&self, run: &RunKey) {
+    pub(crate) fn run_ended(&self, run: &RunKey) {
         self.each(|other| other == run, Bell::stir);
     }
 
     /// A run was opened: notifies watchers of other runs of its job, registered
     /// before the job existed.
-    pub fn run_opened(&self, run: &RunKey) {
+    pub(crate) fn run_opened(&self, run: &RunKey) {
         self.each(|other| other.job == run.job && other != run, Bell::stir);
     }
 
     /// Ends all watches: this node has stopped leading.
-    pub fn end_all(&self) {
+    pub(crate) fn end_all(&self) {
         self.each(
             |_| true,
             |bell| {
@@ -180,13 +178,8 @@ impl Watches {
     }
 
     /// How many there are.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -22,7 +22,7 @@ use crate::storage::backend::WitnessRecord;
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// What this node tells others about itself, and what it remembers of them.
-pub struct Witnessing {
+pub(crate) struct Witnessing {
     cluster_id: String,
     node: NodeId,
     boot: u64,
@@ -40,7 +40,7 @@ pub struct Witnessing {
 impl Witnessing {
     /// Starts with what was written down. `fatal` is called when this node must not
     /// go on.
-    pub fn new(
+    pub(crate) fn new(
         cluster_id: String,
         node: NodeId,
         boot: u64,
@@ -68,12 +68,12 @@ impl Witnessing {
     }
 
     /// What this node has seen of another.
-    pub fn of(&self, node: NodeId) -> Option<Witness> {
+    pub(crate) fn of(&self, node: NodeId) -> Option<Witness> {
         self.seen.lock().get(&node).copied()
     }
 
     /// Records what the leader's replication shows, until `stop`.
-    pub async fn run(self: Arc<Self>, consensus: Consensus, stop: CancellationToken) {
+    pub(crate) async fn run(self: Arc<Self>, consensus: Consensus, stop: CancellationToken) {
         let _ = self.consensus.set(consensus);
         while stop.run_until_cancelled(tokio::time::sleep(WRITE_EVERY)).await.is_some() {
             self.note();

@@ -12,7 +12,7 @@ use crate::storage::survey::Survey;
 /// Flags of `holdfast-store inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// The data folder of a node that is stopped
+    /// Read this data folder, of a node that is stopped
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// Print one JSON document

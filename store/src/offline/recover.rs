@@ -17,16 +17,16 @@ use crate::storage::survey::Survey;
 /// Flags of `holdfast-store recover`.
 #[derive(Debug, Args)]
 pub struct RecoverArgs {
-    /// The data folder of a node that survived, and is stopped: of several the one that
-    /// `holdfast-store inspect` shows with the highest last term and entry
+    /// Read this data folder, of a surviving node that is stopped; of several, the one with the
+    /// highest last term and entry in `holdfast-store inspect`
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// The backup to write; `holdfast-store restore` begins a new cluster with it
+    /// Write the backup to this file; `holdfast-store restore` begins a new cluster with it
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Confirm that entries reported as missing may be lost
     #[arg(long)]
-    pub accept_loss: bool,
+    accept_loss: bool,
 }
 
 /// Writes the backup. Blocks.

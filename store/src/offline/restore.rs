@@ -47,26 +47,26 @@ const ATTEMPTS_MAX: u64 = 1_000;
 /// Flags of `holdfast-store restore`.
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// The backup; `-` is standard input
+    /// Read this backup; `-` is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// This node's id
+    /// Make the folder of the node of this id
     #[arg(long, env = "HOLDFAST_NODE_ID", value_name = "ID")]
     pub node_id: NodeId,
-    /// Its data folder; must be empty or missing
+    /// Make this data folder; it must be empty or missing
     #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// All nodes of the new cluster, this one included: 1=HOST:PORT,2=HOST:PORT,…
+    /// Begin a cluster of these nodes, this one included: 1=HOST:PORT,2=HOST:PORT,…
     #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST", value_parser = nodes)]
-    pub initial_cluster: Nodes,
-    /// Which restore of this cluster it is, from 1 on, also if an earlier one was made from another
-    /// backup: the same for all nodes. What a cluster of an earlier number gave is not given again
+    pub(crate) initial_cluster: Nodes,
+    /// Count the restores of this cluster, from 1 on and of any backup; the same for all nodes.
+    /// Numbers that an earlier restore has given are not given again
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=ATTEMPTS_MAX))]
     pub attempt: u64,
-    /// Do not wait until trainers that do not know of the loss have stopped by
-    /// themselves: none runs
+    /// Confirm that no trainer runs: do not wait until those that do not know of the loss have
+    /// stopped by themselves
     #[arg(long)]
-    pub trainers_are_stopped: bool,
+    trainers_are_stopped: bool,
 }
 
 /// Makes the folder.
@@ -122,7 +122,7 @@ fn read(args: &RestoreArgs) -> anyhow::Result<(BackupHeader, Machine)> {
         true => Box::new(io::stdin().lock()),
         false => Box::new(File::open(&args.file).with_context(|| format!("{named}"))?),
     };
-    let whole = |what: &str| format!("{named} is no whole backup{what}; nothing was changed");
+    let whole = |what: &str| format!("{named} is not a whole backup{what}; nothing was changed");
     let (header, mut blocks) = backup::open(BufReader::new(input)).with_context(|| whole(""))?;
     if header.feature_level > FEATURE_LEVEL {
         bail!(

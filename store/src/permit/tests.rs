@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use holdfast_api::agent::AgentReport;
-use holdfast_api::{KvOp, Limits, Proposal};
+use holdfast_api::{KvOp, Limits, Proposal, RequestBody};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -218,5 +218,23 @@ fn nothing_that_a_role_may_not_is_allowed_to_a_lesser_one() {
         assert!(admin == Extent::All || matches!(right, Right::Peer | Right::Leader));
         assert!(operator != Extent::All || admin == Extent::All);
         assert!(job != Extent::All || right == Right::Any, "{operation:?}");
+    }
+}
+
+/// What a frame of a stream asks for.
+fn of_frame(body: &RequestBody) -> Asked {
+    match body {
+        RequestBody::Propose(proposal) => of_command(&proposal.command),
+        RequestBody::Read { read, .. } => of_read(read),
+        RequestBody::Wait { scope, .. } | RequestBody::Watch { scope, .. } => {
+            (Operation::ReadKeys, Whose::of(scope))
+        }
+        RequestBody::Feed { lease, .. } => (Operation::ReadFeed, Whose::Lease(*lease)),
+        RequestBody::Events { job, .. } => (Operation::SeeRun, Whose::Job(job.clone())),
+        RequestBody::Report(report) => (Operation::Report, Whose::Job(report.job.clone())),
+        RequestBody::Status | RequestBody::WatchLeader | RequestBody::Cancel { .. } => {
+            (Operation::SeeCluster, Whose::All)
+        }
+        RequestBody::Admin(admin) => of_admin(admin),
     }
 }

@@ -23,7 +23,7 @@ const COMMIT_DELAY: Duration = Duration::from_millis(2);
 
 /// Chooses which of the library's appends to send; all of them are noted in
 /// `open`.
-pub fn to_send(
+pub(crate) fn to_send(
     made: impl Stream<Item = Append> + Send + Unpin + 'static,
     open: Arc<Mutex<OpenAppends>>,
 ) -> impl Stream<Item = Append> + Send {

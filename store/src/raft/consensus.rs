@@ -124,10 +124,9 @@ pub struct View {
     pub term: u64,
     /// The leader, if it knows one.
     pub leader: Option<LeaderHint>,
-    /// Its own role.
-    pub role: NodeRole,
+    pub(crate) role: NodeRole,
     /// Index of its last entry.
-    pub last_log: u64,
+    pub(crate) last_log: u64,
     /// Index of the last entry it applied.
     pub applied: u64,
     /// Index up to which it knows entries to be committed.
@@ -141,23 +140,23 @@ pub struct View {
     /// The change of voters that is under way.
     pub joint: Option<Joint>,
     /// On the leader: how far each node's log is known to match.
-    pub matched: BTreeMap<NodeId, u64>,
+    pub(crate) matched: BTreeMap<NodeId, u64>,
     /// On the leader: how long ago each other node last answered a heartbeat.
     pub heard: BTreeMap<NodeId, Duration>,
     /// On the leader: how long ago a quorum last answered.
-    pub quorum_seen: Option<Duration>,
+    pub(crate) quorum_seen: Option<Duration>,
     /// Why consensus has stopped, if it has.
     pub failed: Option<String>,
 }
 
 impl View {
     /// Whether this node leads.
-    pub fn is_leader(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.role == NodeRole::Leader
     }
 
     /// If this node leads: how far its own log is committed and durable.
-    pub fn own_reach(&self) -> Option<u64> {
+    pub(crate) fn own_reach(&self) -> Option<u64> {
         Some(*self.matched.get(&self.id)?.min(&self.committed))
     }
 }
@@ -205,7 +204,7 @@ impl Consensus {
     /// Starts with what is stored, on the threads that poll this: its messages, its
     /// timers, its log and the state machine stay there, and its channels to other
     /// nodes belong there, too.
-    pub async fn start(
+    pub(crate) async fn start(
         id: NodeId,
         cluster_id: String,
         options: ConsensusOptions,
@@ -229,7 +228,7 @@ impl Consensus {
     }
 
     /// Whether the cluster was founded, by this node's log.
-    pub async fn is_founded(&self) -> Result<bool, String> {
+    pub(crate) async fn is_founded(&self) -> Result<bool, String> {
         self.raft.is_initialized().await.map_err(|e| e.to_string())
     }
 
@@ -308,7 +307,7 @@ impl Consensus {
 
     /// Calls back whenever role, term, leader or membership change, until
     /// consensus has stopped.
-    pub async fn watch(&self, mut changed: impl FnMut(View)) {
+    pub(crate) async fn watch(&self, mut changed: impl FnMut(View)) {
         let mut receiver = self.raft.server_metrics();
         loop {
             let view = self.view();
@@ -346,7 +345,7 @@ impl Consensus {
 
     /// Commits and applies one entry, and sends its proposer the answers to its
     /// commands. Fails if the proposer is sent a problem instead.
-    pub async fn propose(&self, entry: LogEntry) -> Result<(), Problem> {
+    pub(crate) async fn propose(&self, entry: LogEntry) -> Result<(), Problem> {
         let Err(error) = self.raft.client_write(entry.clone()).await else { return Ok(()) };
         let problem = self.write_problem(error);
         if let Some(done) = entry.take_done() {
@@ -356,7 +355,7 @@ impl Consensus {
     }
 
     /// Returns once a read of the applied state is linearizable.
-    pub async fn linearize(&self) -> Result<(), Problem> {
+    pub(crate) async fn linearize(&self) -> Result<(), Problem> {
         if holdfast_api::planted!(StaleRead) && self.leads() {
             return Ok(());
         }
@@ -391,13 +390,13 @@ impl Consensus {
     }
 
     /// Adds a node without a vote.
-    pub async fn add_learner(&self, node: NodeId, address: String) -> Result<(), Problem> {
+    pub(crate) async fn add_learner(&self, node: NodeId, address: String) -> Result<(), Problem> {
         let added = self.raft.add_learner(node, NodeAddress { address }, false).await;
         added.map(drop).map_err(|error| self.write_problem(error))
     }
 
     /// Gives a learner a vote.
-    pub async fn promote(&self, node: NodeId) -> Result<(), Problem> {
+    pub(crate) async fn promote(&self, node: NodeId) -> Result<(), Problem> {
         self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node])), true).await
     }
 
@@ -414,7 +413,7 @@ impl Consensus {
 
     /// Finishes a change of voters that is under way; nodes that lost their vote stay
     /// as learners.
-    pub async fn finish_change(&self) -> Result<(), Problem> {
+    pub(crate) async fn finish_change(&self) -> Result<(), Problem> {
         let Some(Joint { to, .. }) = self.view().joint else { return Ok(()) };
         self.change(ChangeMembers::ReplaceAllVoters(to.into_iter().collect()), true).await
     }
@@ -429,7 +428,7 @@ impl Consensus {
     }
 
     /// Hands leadership to a node and waits until another node leads.
-    pub async fn transfer(&self, to: NodeId) -> Result<(), Problem> {
+    pub(crate) async fn transfer(&self, to: NodeId) -> Result<(), Problem> {
         let me = self.view().id;
         self.raft.trigger().transfer_leader(to).await.map_err(|e| stopped(&e.to_string()))?;
         let limit = Some(self.election_max * 4);
@@ -453,7 +452,7 @@ impl Consensus {
     }
 
     /// What this node itself has seen of the others.
-    pub fn evidence(&self) -> &Arc<Evidence> {
+    pub(crate) fn evidence(&self) -> &Arc<Evidence> {
         &self.evidence
     }
 
@@ -475,7 +474,7 @@ impl Consensus {
     }
 
     /// Silence of a leader after which this node checks whether it is lost.
-    pub fn silence(&self) -> Duration {
+    pub(crate) fn silence(&self) -> Duration {
         self.silence
     }
 
@@ -485,7 +484,7 @@ impl Consensus {
     }
 
     /// Whether this node has lost the leader of this term.
-    pub async fn has_lost(&self, leader: NodeId, term: u64) -> bool {
+    pub(crate) async fn has_lost(&self, leader: NodeId, term: u64) -> bool {
         let view = self.view();
         let other = view.leader.is_some_and(|known| known.node != leader);
         let Some(address) = view.nodes.get(&leader) else { return false };
@@ -496,7 +495,7 @@ impl Consensus {
     }
 
     /// Whether most voters, this one among them, have lost the leader of this term.
-    pub async fn quorum_has_lost(&self, leader: NodeId, term: u64) -> bool {
+    pub(crate) async fn quorum_has_lost(&self, leader: NodeId, term: u64) -> bool {
         if holdfast_api::planted!(LossOfOne) {
             return true;
         }
@@ -523,7 +522,7 @@ impl Consensus {
 
     /// Stands for election if most voters say that they would follow; a voter still
     /// loyal to a leader does not.
-    pub async fn stand(&self) {
+    pub(crate) async fn stand(&self) {
         if let Err(error) = self.raft.trigger().elect(true).await {
             tracing::warn!(%error, "cannot stand for election");
         }
@@ -535,7 +534,7 @@ impl Consensus {
     /// Safe at any time: it is an ordinary election, and reads never rely on a
     /// leader's time. But it sets the voters' leases aside, so that one node's report
     /// is not enough to call it.
-    pub async fn succeed(&self, dead: NodeId) {
+    pub(crate) async fn succeed(&self, dead: NodeId) {
         let request = {
             let receiver = self.raft.metrics();
             let metrics = receiver.borrow_watched();

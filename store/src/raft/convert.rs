@@ -19,11 +19,11 @@ use crate::storage::{SnapshotFile, StorageError};
 /// far from where `+ 1` overflows.
 pub const ORDINAL_MAX: u64 = 1 << 56;
 /// Most voter sets of one membership. Two while it changes.
-pub const VOTER_SETS_MAX: usize = 4;
+const VOTER_SETS_MAX: usize = 4;
 /// Most nodes of one membership, learners included.
 pub const NODES_MAX: usize = 1024;
 /// Longest node address, in bytes.
-pub const ADDRESS_BYTES_MAX: usize = 512;
+const ADDRESS_BYTES_MAX: usize = 512;
 
 fn impossible(why: impl Into<String>) -> RecordError {
     RecordError::Impossible(why.into())

@@ -26,7 +26,7 @@ const UNANSWERED_TIME: Duration = Duration::from_millis(200);
 
 /// The channels on which other nodes send entries and heartbeats to this one.
 #[derive(Debug, Default)]
-pub struct Evidence {
+pub(crate) struct Evidence {
     channels: Mutex<BTreeMap<NodeId, Channels>>,
     closed: Notify,
 }
@@ -42,7 +42,7 @@ struct Channels {
 
 /// An open channel; closed on drop.
 #[derive(Debug)]
-pub struct OpenChannel {
+pub(crate) struct OpenChannel {
     from: NodeId,
     evidence: Arc<Evidence>,
 }
@@ -62,24 +62,24 @@ pub enum Port {
 
 impl Evidence {
     /// A node has opened a channel to this one.
-    pub fn opened(self: &Arc<Self>, from: NodeId) -> OpenChannel {
+    pub(crate) fn opened(self: &Arc<Self>, from: NodeId) -> OpenChannel {
         self.note(from, |channels| channels.open += 1);
         OpenChannel { from, evidence: self.clone() }
     }
 
     /// Whether a channel from this node is open.
-    pub fn hears(&self, node: NodeId) -> bool {
+    pub(crate) fn hears(&self, node: NodeId) -> bool {
         self.channels.lock().get(&node).is_some_and(|channels| channels.open > 0)
     }
 
     /// Time since the last message from this node, if it ever had a channel.
-    pub fn silent_for(&self, node: NodeId) -> Option<Duration> {
+    pub(crate) fn silent_for(&self, node: NodeId) -> Option<Duration> {
         self.channels.lock().get(&node).map(|channels| channels.heard.elapsed())
     }
 
     /// Whether a node is lost: its port refuses or is silent, and nothing came from
     /// it for this long; a refusal is enough where its channels are closed.
-    pub async fn is_lost(&self, node: NodeId, address: &str, silence: Duration) -> bool {
+    pub(crate) async fn is_lost(&self, node: NodeId, address: &str, silence: Duration) -> bool {
         if self.is_heard(node, silence) {
             return false;
         }
@@ -93,12 +93,12 @@ impl Evidence {
     }
 
     /// Whether a channel of this node is open and has carried a message.
-    pub fn is_heard(&self, node: NodeId, silence: Duration) -> bool {
+    pub(crate) fn is_heard(&self, node: NodeId, silence: Duration) -> bool {
         self.hears(node) && self.silent_for(node).is_some_and(|silent| silent < silence)
     }
 
     /// Returns when a channel closes.
-    pub async fn channel_closed(&self) {
+    pub(crate) async fn channel_closed(&self) {
         self.closed.notified().await;
     }
 
@@ -129,7 +129,7 @@ impl Evidence {
 
 impl OpenChannel {
     /// A message came on it.
-    pub fn heard(&self) {
+    pub(crate) fn heard(&self) {
         self.evidence.note(self.from, |_| {});
     }
 }
@@ -142,7 +142,7 @@ impl Drop for OpenChannel {
 }
 
 /// Connects to a port and returns the result.
-pub async fn probe(address: &str) -> Port {
+pub(crate) async fn probe(address: &str) -> Port {
     let looked_up = tokio::time::timeout(PROBE_TIME_MAX, look_up(address)).await;
     let Ok(Ok(addresses)) = looked_up else { return Port::Unknown };
     match tokio::time::timeout(PROBE_TIME_MAX, Stream::connect_any(&addresses)).await {

@@ -200,7 +200,7 @@ impl LogStore {
     }
 
     /// The term of the vote; 0 if there is none.
-    pub fn vote_term(&self) -> u64 {
+    pub(crate) fn vote_term(&self) -> u64 {
         self.memory.read().vote.map_or(0, |vote| vote.leader_id.term)
     }
 }

@@ -9,31 +9,32 @@
 //! | [`state_machine`] | the state machine, as the library drives it |
 //! | [`runtime`] | Tokio, with randomness that a simulation can seed |
 //! | [`wire`] | messages between nodes |
-//! | [`transport`] | the seam to the network |
+//! | `transport` | the seam to the network |
 //! | [`network`] | the library's network on that seam |
-//! | [`append_requests`] | which appends are sent, and when |
-//! | [`open_appends`] | which answers the library may get |
+//! | `append_requests` | which appends are sent, and when |
+//! | `open_appends` | which answers the library may get |
 //! | [`evidence`] | what this node itself has seen of the others |
 //! | [`peer`] | how nodes introduce themselves, and lost disks are found |
-//! | [`tcp`], [`server`] | both ends of the TCP transport |
+//! | `tcp`, [`server`] | both ends of the TCP transport |
 //! | [`consensus`] | the library in our own words |
 
-pub mod append_requests;
+mod append_requests;
 pub mod consensus;
 pub mod convert;
 pub mod evidence;
 pub mod log_store;
 pub mod network;
-pub mod open_appends;
+mod open_appends;
 pub mod peer;
 pub mod runtime;
 pub mod server;
 pub mod state_machine;
-pub mod tcp;
-pub mod transport;
+pub(crate) mod tcp;
+pub(crate) mod transport;
 pub mod types;
 pub mod wire;
 
-pub use consensus::{Consensus, ConsensusOptions, Follows, View};
+pub(crate) use consensus::Follows;
+pub use consensus::{Consensus, ConsensusOptions, View};
 pub use log_store::LogStore;
 pub use state_machine::{AppliedState, EffectSink, SharedState, StateMachine};

@@ -1,4 +1,4 @@
-//! The consensus library's network on our [`Transport`].
+//! The consensus library's network on our `Transport`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Network {
     /// This node.
     pub id: u64,
     /// What carries the messages.
-    pub transport: Arc<dyn Transport>,
+    pub(crate) transport: Arc<dyn Transport>,
 }
 
 /// One connection of the consensus library to one node.

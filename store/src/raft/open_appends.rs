@@ -20,7 +20,7 @@ type Place = Option<(u64, u64, u64)>;
 
 /// Appends on one connection that are not answered yet, the oldest first.
 #[derive(Debug, Default)]
-pub struct OpenAppends {
+pub(crate) struct OpenAppends {
     open: VecDeque<Span>,
 }
 
@@ -40,14 +40,14 @@ fn place(id: &LogIdRecord) -> Place {
 
 impl OpenAppends {
     /// The library made a request.
-    pub fn made(&mut self, append: &Append) {
+    pub(crate) fn made(&mut self, append: &Append) {
         let prev = append.prev.as_ref().and_then(place);
         let last = append.entries.last().map(|entry| (entry.term, entry.node, entry.index));
         self.open.push_back(Span { prev, last: last.or(prev), sent: true });
     }
 
     /// The newest request will not be sent.
-    pub fn not_sent(&mut self) {
+    pub(crate) fn not_sent(&mut self) {
         if let Some(youngest) = self.open.back_mut() {
             youngest.sent = false;
         }
@@ -55,7 +55,7 @@ impl OpenAppends {
 
     /// The oldest request that was sent was answered. Returns whether to pass the
     /// answer on.
-    pub fn answered(&mut self, answer: &Appended) -> bool {
+    pub(crate) fn answered(&mut self, answer: &Appended) -> bool {
         while self.open.pop_front().is_some_and(|oldest| !oldest.sent) {}
         let Appended::Matched(matched) = answer else { return true };
         let matched = matched.as_ref().and_then(place);

@@ -13,11 +13,11 @@ use holdfast_api::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// Header of a connection between nodes: a [`PeerHello`] as JSON, both ways.
-pub const PEER_HEADER: &str = "holdfast-peer";
+pub(crate) const PEER_HEADER: &str = "holdfast-peer";
 
 /// What a node sends about itself on a connection, in both directions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerHello {
+pub(crate) struct PeerHello {
     /// Its cluster.
     pub cluster_id: String,
     /// Id of the node, chosen by the operator, never 0.
@@ -31,10 +31,10 @@ pub struct PeerHello {
     /// Random, drawn when its process started.
     pub boot: u64,
     /// Where its log ended when its process started.
-    pub log_at_boot: u64,
+    pub(crate) log_at_boot: u64,
     /// The term of its vote when its process started; none if it is not sent.
     #[serde(default)]
-    pub term_at_boot: Option<u64>,
+    pub(crate) term_at_boot: Option<u64>,
     /// How far the other's log reached, as last seen.
     pub witness: Option<Witness>,
 }
@@ -56,15 +56,13 @@ pub struct Witness {
 /// Why two nodes refuse each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PeerError {
+pub(crate) enum PeerError {
     /// The other belongs to another cluster.
     #[error("node {node} belongs to cluster {theirs}, this one is {ours}")]
     OtherCluster {
-        /// The other node.
         node: NodeId,
         /// The other node's cluster.
         theirs: String,
-        /// This node's cluster.
         ours: String,
     },
     /// The address leads to another node.
@@ -103,7 +101,7 @@ pub enum PeerError {
 
 impl PeerError {
     /// Which node has forgotten what others saw of it.
-    pub fn forgetful(&self) -> Option<NodeId> {
+    pub(crate) fn forgetful(&self) -> Option<NodeId> {
         match self {
             PeerError::RolledBack { node, .. } | PeerError::ForgotVote { node, .. } => Some(*node),
             PeerError::OtherCluster { .. } | PeerError::OtherNode { .. } => None,
@@ -112,7 +110,7 @@ impl PeerError {
 }
 
 /// Compares what a node says of itself with what another saw of it.
-pub fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerError> {
+pub(crate) fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerError> {
     let Some(seen) = seen.filter(|seen| seen.boot != hello.boot) else { return Ok(()) };
     let (node, has) = (hello.node, hello.log_at_boot);
     if seen.index > has {
@@ -125,7 +123,7 @@ pub fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerE
 }
 
 /// Whether `ours` may talk to `theirs`. Either may have lost its log or vote.
-pub fn check(ours: &PeerHello, theirs: &PeerHello) -> Result<(), PeerError> {
+pub(crate) fn check(ours: &PeerHello, theirs: &PeerHello) -> Result<(), PeerError> {
     if ours.cluster_id != theirs.cluster_id {
         return Err(PeerError::OtherCluster {
             node: theirs.node,
@@ -144,7 +142,7 @@ pub fn check(ours: &PeerHello, theirs: &PeerHello) -> Result<(), PeerError> {
 }
 
 /// What this node saw of the others, by node id.
-pub type Witnesses = BTreeMap<NodeId, Witness>;
+pub(crate) type Witnesses = BTreeMap<NodeId, Witness>;
 
 #[cfg(test)]
 mod tests {

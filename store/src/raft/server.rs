@@ -26,8 +26,7 @@ const TERMS_AHEAD_MAX: u64 = 1 << 32;
 
 /// Why a connection from another node ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// The connection broke.
+pub(crate) enum ServerError {
     #[error("the connection broke: {0}")]
     Io(#[from] std::io::Error),
     /// What came is not a message.
@@ -38,7 +37,7 @@ pub enum ServerError {
 impl Consensus {
     /// Serves one connection of another node, of which some was read already, on the
     /// threads of consensus until it ends or this is dropped.
-    pub async fn serve_connection(
+    pub(crate) async fn serve_connection(
         &self,
         channel: Channel,
         from: NodeId,
@@ -58,7 +57,7 @@ impl Consensus {
     }
 
     /// Serves one connection of another node until it ends.
-    pub async fn serve_channel<T>(
+    pub(crate) async fn serve_channel<T>(
         &self,
         channel: Channel,
         wire: Wire<T>,
@@ -196,7 +195,7 @@ impl Consensus {
     }
 
     /// Answers one request of another node.
-    pub async fn answer(&self, ask: Ask) -> Result<PeerAnswer, RecordError> {
+    pub(crate) async fn answer(&self, ask: Ask) -> Result<PeerAnswer, RecordError> {
         let failed = |error: String| PeerAnswer::Failed(error);
         match &ask {
             Ask::Append(append) => self.believes(append.vote)?,

@@ -29,14 +29,14 @@ use crate::storage::SnapshotFile;
 use crate::storage::record::{VoteRecord, decode, encode};
 
 /// Value of the `Upgrade` header between nodes.
-pub const UPGRADE: &str = "holdfast-raft/1";
+pub(crate) const UPGRADE: &str = "holdfast-raft/1";
 
 /// Path of a channel; its name follows.
-pub const PATH: &str = "/raft/v1/channel/";
+pub(crate) const PATH: &str = "/raft/v1/channel/";
 
 /// Longest frame between nodes: entries are read from the log in batches far
 /// below it.
-pub const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
+pub(crate) const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Bytes of one chunk of a snapshot.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -55,10 +55,10 @@ const IDLE_MAX: usize = 2;
 const DENIALS_MAX: usize = 64;
 
 /// A connection between nodes.
-pub type Wire<T> = Framed<T, LengthDelimitedCodec>;
+pub(crate) type Wire<T> = Framed<T, LengthDelimitedCodec>;
 
 /// Frames on a raw connection.
-pub fn framed<T: tokio::io::AsyncRead + tokio::io::AsyncWrite>(io: T) -> Wire<T> {
+pub(crate) fn framed<T: tokio::io::AsyncRead + tokio::io::AsyncWrite>(io: T) -> Wire<T> {
     LengthDelimitedCodec::builder()
         .little_endian()
         .length_field_length(4)
@@ -67,7 +67,7 @@ pub fn framed<T: tokio::io::AsyncRead + tokio::io::AsyncWrite>(io: T) -> Wire<T>
 }
 
 /// How this node introduces itself, and what it does with others' introductions.
-pub trait Introduction: Send + Sync + 'static {
+pub(crate) trait Introduction: Send + Sync + 'static {
     /// This node's introduction to another.
     fn hello(&self, to: NodeId) -> PeerHello;
     /// Judges the other's introduction. The peer is not known yet, so that nothing
@@ -90,8 +90,7 @@ pub trait Introduction: Send + Sync + 'static {
 
 type Connection = Wire<TokioIo<Upgraded>>;
 
-/// The transport.
-pub struct TcpTransport {
+pub(crate) struct TcpTransport {
     introduction: Arc<dyn Introduction>,
     access: Access,
     idle: Mutex<HashMap<(Target, Channel), Vec<Connection>>>,
@@ -101,7 +100,7 @@ pub struct TcpTransport {
 
 impl TcpTransport {
     /// A transport with this introduction.
-    pub fn new(introduction: Arc<dyn Introduction>, access: Access) -> Arc<TcpTransport> {
+    pub(crate) fn new(introduction: Arc<dyn Introduction>, access: Access) -> Arc<TcpTransport> {
         let idle = Mutex::default();
         let denied_by = Mutex::new(RecurringWith::new(DENIALS_MAX));
         Arc::new(TcpTransport { introduction, access, idle, denied_by })
@@ -227,7 +226,7 @@ async fn round_trip(
 
 /// A transport that its own streams keep alive.
 #[derive(Clone)]
-pub struct Tcp(pub Arc<TcpTransport>);
+pub(crate) struct Tcp(pub(crate) Arc<TcpTransport>);
 
 impl Transport for Tcp {
     fn ask(
@@ -394,7 +393,7 @@ impl<K: FnOnce(Connection)> Pipeline<K> {
 
 /// Sends a snapshot to `node` on a channel of its own, which
 /// [`Consensus::serve_channel`](super::Consensus::serve_channel) serves there.
-pub async fn send_snapshot<T>(
+async fn send_snapshot<T>(
     connection: &mut Wire<T>,
     node: NodeId,
     offer: &SnapshotOffer,

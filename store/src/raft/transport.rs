@@ -14,7 +14,7 @@ use crate::storage::record::{LogIdRecord, LogRecord, VoteRecord};
 
 /// Why a message got no answer.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum TransportError {
+pub(crate) enum TransportError {
     /// No connection.
     #[error("node {node} at {address} cannot be reached: {why}")]
     Unreachable {
@@ -22,7 +22,6 @@ pub enum TransportError {
         node: NodeId,
         /// Its address, `host:port`.
         address: String,
-        /// The error below.
         why: String,
     },
     /// The connection broke, or what came is not an answer.
@@ -30,7 +29,6 @@ pub enum TransportError {
     Broken {
         /// Node that was called.
         node: NodeId,
-        /// The error below.
         why: String,
     },
     /// No answer in time.
@@ -38,14 +36,13 @@ pub enum TransportError {
     Timeout {
         /// Node that was called.
         node: NodeId,
-        /// The time limit.
         after: Duration,
     },
 }
 
 /// Another node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Target {
+pub(crate) struct Target {
     /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
     /// Its address, `host:port`.
@@ -54,7 +51,7 @@ pub struct Target {
 
 /// Carries messages to other nodes. Every call is bounded in time by its
 /// `limit` and may be dropped at any moment.
-pub trait Transport: Send + Sync + 'static {
+pub(crate) trait Transport: Send + Sync + 'static {
     /// One request, one answer.
     fn ask(
         &self,
@@ -88,7 +85,7 @@ pub trait Transport: Send + Sync + 'static {
 /// Appends one at a time through [`Transport::ask`]: for heartbeats, and for
 /// transports without a pipeline. Stops after an answer that is not a full
 /// success.
-pub fn append_one_by_one(
+pub(crate) fn append_one_by_one(
     transport: Arc<dyn Transport>,
     target: Target,
     channel: Channel,

@@ -38,11 +38,11 @@ pub type RaftPayload = openraft::EntryPayload<LogEntry, u64, NodeAddress>;
 /// Voters (one or two sets of them) and all nodes with their addresses.
 pub type Membership = openraft::Membership<u64, NodeAddress>;
 /// A membership and the entry that made it.
-pub type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
+pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
 /// What a snapshot covers.
 pub type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
 /// A snapshot with its handle, as the consensus library passes it around.
-pub type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
+pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
 
 /// Where a node listens.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -134,7 +134,7 @@ impl LogEntry {
     }
 
     /// Receiver of its outcome; none on other nodes, and once taken.
-    pub fn take_done(&self) -> Option<Done> {
+    pub(crate) fn take_done(&self) -> Option<Done> {
         self.0.done.lock().take()
     }
 }

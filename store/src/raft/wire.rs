@@ -36,7 +36,7 @@ impl Channel {
     }
 
     /// The channel of that name.
-    pub fn from_name(name: &str) -> Option<Channel> {
+    pub(crate) fn from_name(name: &str) -> Option<Channel> {
         [Channel::Append, Channel::Heartbeat, Channel::Control, Channel::Snapshot]
             .into_iter()
             .find(|channel| channel.as_str() == name)
@@ -49,31 +49,29 @@ pub struct Append {
     /// The leader's claim.
     pub vote: VoteRecord,
     /// The entry before these.
-    pub prev: Option<LogIdRecord>,
+    pub(crate) prev: Option<LogIdRecord>,
     /// The leader's commit.
     pub commit: Option<LogIdRecord>,
     /// The entries.
     pub entries: Vec<LogRecord>,
 }
 
-/// A candidate's request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Ballot {
+pub(crate) struct Ballot {
     /// The vote asked for.
     pub vote: VoteRecord,
     /// The end of the candidate's log.
     pub last: Option<LogIdRecord>,
     /// Whether the leader itself asked for this election.
-    pub transfer: bool,
+    pub(crate) transfer: bool,
 }
 
 /// A request with one answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
+pub(crate) enum Ask {
     /// Append, answered alone: heartbeats.
     Append(Append),
-    /// A vote.
     Vote(Ballot),
     /// A pre-vote: whether it would vote.
     PreVote(Ballot),
@@ -82,12 +80,10 @@ pub enum Ask {
     Gone {
         /// Node id of the leader.
         leader: u64,
-        /// The leader's term.
         term: u64,
     },
     /// The leader hands leadership over.
     Transfer {
-        /// The leader's claim.
         from: VoteRecord,
         /// Node that is to lead.
         to: u64,
@@ -99,12 +95,10 @@ pub enum Ask {
 /// Answer to an [`Ask`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PeerAnswer {
-    /// To an append.
+pub(crate) enum PeerAnswer {
     Append(Appended),
     /// To a vote and a pre-vote.
     Vote {
-        /// The voter's vote.
         vote: VoteRecord,
         /// Whether it was granted.
         granted: bool,
@@ -116,7 +110,6 @@ pub enum PeerAnswer {
         /// Whether it is, by what this node has seen.
         gone: bool,
     },
-    /// To a transfer.
     Transfer {
         /// Whether it was accepted.
         accepted: bool,
@@ -128,7 +121,7 @@ pub enum PeerAnswer {
 /// Outcome of an append.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Appended {
+pub(crate) enum Appended {
     /// Flushed up to this entry.
     Matched(Option<LogIdRecord>),
     /// All of it flushed.
@@ -144,7 +137,7 @@ pub enum Appended {
 /// The first frame of a snapshot transfer; the body follows in chunks, an
 /// empty one ends it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SnapshotOffer {
+pub(crate) struct SnapshotOffer {
     /// The leader's claim.
     pub vote: VoteRecord,
     /// What the snapshot covers.
@@ -154,7 +147,7 @@ pub struct SnapshotOffer {
 /// The answer to a snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SnapshotTaken {
+pub(crate) enum SnapshotTaken {
     /// Installed, or refused because of a newer leader: the follower's vote.
     Vote(VoteRecord),
     /// It could not be installed, with the reason.
@@ -232,7 +225,7 @@ impl From<&TransferLeaderRequest<TypeConfig>> for Ask {
 }
 
 /// Reads the answer to a vote.
-pub fn vote_response(told: PeerAnswer) -> Result<VoteResponse<TypeConfig>, RecordError> {
+pub(crate) fn vote_response(told: PeerAnswer) -> Result<VoteResponse<TypeConfig>, RecordError> {
     match told {
         PeerAnswer::Vote { vote, granted, last } => {
             Ok(VoteResponse::new(Vote::try_from(vote)?, log_id(last)?, granted))
@@ -242,7 +235,9 @@ pub fn vote_response(told: PeerAnswer) -> Result<VoteResponse<TypeConfig>, Recor
 }
 
 /// Reads the answer to an append.
-pub fn append_response(told: PeerAnswer) -> Result<AppendEntriesResponse<TypeConfig>, RecordError> {
+pub(crate) fn append_response(
+    told: PeerAnswer,
+) -> Result<AppendEntriesResponse<TypeConfig>, RecordError> {
     Ok(match told {
         PeerAnswer::Append(Appended::All) => AppendEntriesResponse::Success,
         PeerAnswer::Append(Appended::Matched(id)) => {
@@ -257,7 +252,9 @@ pub fn append_response(told: PeerAnswer) -> Result<AppendEntriesResponse<TypeCon
 }
 
 /// Reads one answer of an append stream.
-pub fn stream_result(appended: Appended) -> Result<StreamAppendResult<TypeConfig>, RecordError> {
+pub(crate) fn stream_result(
+    appended: Appended,
+) -> Result<StreamAppendResult<TypeConfig>, RecordError> {
     let missing = || RecordError::Impossible("an answer without its log id".to_owned());
     Ok(match appended {
         Appended::Matched(id) => Ok(log_id(id)?),

@@ -99,7 +99,7 @@ pub struct LogImage {
 
 impl LogImage {
     /// Whether the node has neither voted nor stored anything.
-    pub fn is_pristine(&self) -> bool {
+    pub(crate) fn is_pristine(&self) -> bool {
         self.vote.is_none() && self.entries.is_empty() && self.purged.is_none()
     }
 
@@ -124,7 +124,7 @@ impl LogImage {
 
     /// A snapshot up to this index holds nothing that the log lacks: the log reaches
     /// from the beginning to here.
-    pub fn dispensable_upto(&self) -> Option<u64> {
+    pub(crate) fn dispensable_upto(&self) -> Option<u64> {
         if self.purged.is_some() {
             return None;
         }
@@ -132,7 +132,7 @@ impl LogImage {
     }
 
     /// Operations that make this from an empty backend.
-    pub fn into_operations(self) -> impl Iterator<Item = Operation> {
+    pub(crate) fn into_operations(self) -> impl Iterator<Item = Operation> {
         let LogImage { entries, vote, committed, purged, witnesses, identity } = self;
         let witness = |(node, witness)| Operation::Witness { node, witness };
         let purge = purged.map(|upto| Operation::Purge { upto });
@@ -197,8 +197,8 @@ pub trait LogBackend: Send + 'static {
 /// Reads all that a log's backend keeps as a start of the node would, and fails
 /// as the start would. May find damage where there is none if something is
 /// written at the same time: real damage shows again the next time.
-pub type Checker = Arc<dyn Fn() -> Result<(), StorageError> + Send + Sync>;
+pub(crate) type Checker = Arc<dyn Fn() -> Result<(), StorageError> + Send + Sync>;
 
 /// Reclaims the disk space of removed entries. Takes as long as the disk does;
 /// harmless at any time.
-pub type Reclaimer = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type Reclaimer = Arc<dyn Fn() + Send + Sync>;

@@ -94,7 +94,7 @@ pub(super) struct Folder {
 
 impl Folder {
     /// Makes the folder if there is none, and locks it.
-    pub fn lock(dir: &Path) -> Result<Folder, StorageError> {
+    pub(crate) fn lock(dir: &Path) -> Result<Folder, StorageError> {
         fs::create_dir_all(dir).map_err(StorageError::io(dir, "making the data folder"))?;
         let path = dir.join(LOCK);
         let file = File::options().write(true).create(true).truncate(false).open(&path);
@@ -109,7 +109,7 @@ impl Folder {
     }
 
     /// Reads its log and its newest snapshot, and checks that they fit together.
-    pub fn load(
+    pub(crate) fn load(
         &self,
         identity: &Identity,
         options: SnapshotOptions,
@@ -276,7 +276,7 @@ impl Storage {
     }
 
     /// Index of the last entry that was in the log or in the snapshot when it was opened.
-    pub fn last_index(&self) -> u64 {
+    pub(crate) fn last_index(&self) -> u64 {
         self.last_index
     }
 
@@ -286,7 +286,7 @@ impl Storage {
     }
 
     /// What the log held when it was opened; none if it was taken before.
-    pub fn take_image(&self) -> Option<LogImage> {
+    pub(crate) fn take_image(&self) -> Option<LogImage> {
         self.image.lock().take()
     }
 
@@ -335,7 +335,7 @@ impl EmptyStorage {
 
     /// Makes the folder this node's, with a snapshot in it: if interrupted, the
     /// folder has no owner and is refused. Blocks for long.
-    pub fn create_from(
+    pub(crate) fn create_from(
         self,
         cluster_id: String,
         meta: &SnapshotMetaRecord,

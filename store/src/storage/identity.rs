@@ -10,13 +10,13 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use holdfast_api::{NodeId, crash_point};
+use holdfast_net::regular_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Advice, StorageError};
-use crate::regular_file::read_regular;
 
 /// Version of `identity.json` and of the layout of the data folder.
-pub const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 /// Name of the file.
 pub const FILE: &str = "identity.json";
 /// Longest file that is read, in bytes.
@@ -47,7 +47,7 @@ impl Identity {
     }
 
     /// Whether both are equal in all that does not change while a folder is in use.
-    pub fn is_same_folder(&self, other: &Identity) -> bool {
+    pub(crate) fn is_same_folder(&self, other: &Identity) -> bool {
         let Identity { format, cluster_id, node_id, generation, formed: _ } = self;
         *format == other.format
             && *cluster_id == other.cluster_id

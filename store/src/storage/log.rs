@@ -58,7 +58,6 @@ impl Log {
         Ok(Log { shared: Arc::new(shared) })
     }
 
-    /// Its one writer.
     pub(crate) fn queue(&self) -> &Queue {
         &self.shared.queue
     }
@@ -89,7 +88,7 @@ impl Log {
         }
     }
 
-    /// Reads the disk again, see [`Checker`]. Blocks.
+    /// Reads the disk again, see `Checker`. Blocks.
     pub fn check(&self) -> Result<(), StorageError> {
         self.shared.checker.as_ref().map_or(Ok(()), |check| check())
     }
@@ -113,7 +112,7 @@ impl Log {
     }
 
     /// How long the disk has been busy with the present write.
-    pub fn writes_for(&self) -> Option<Duration> {
+    pub(crate) fn writes_for(&self) -> Option<Duration> {
         self.shared.queue.writes_for()
     }
 

@@ -114,13 +114,6 @@ impl MemoryDisk {
         self.crash();
     }
 
-    /// All writes reach the medium, as happens sooner or later without a sync too.
-    pub fn settle(&self) {
-        let mut disk = self.0.lock();
-        let Disk { durable, pending, .. } = &mut *disk;
-        pending.drain(..).for_each(|operation| durable.apply(operation));
-    }
-
     /// The vote that outlives a loss of power.
     pub fn durable_vote(&self) -> Option<VoteRecord> {
         self.0.lock().durable.vote

@@ -2,7 +2,7 @@
 //! identity.
 //!
 //! Entry point: [`Storage::open`], which locks and checks a data folder and
-//! hands out the parts: [`Storage::log`] with [`Storage::take_image`], and
+//! hands out the parts: [`Storage::log`] with `Storage::take_image`, and
 //! [`Storage::snapshots`]. It knows nothing of consensus, which stands on it.
 //!
 //! | module | holds |
@@ -17,7 +17,7 @@
 //! | [`memory`] | the disk in a simulation |
 //! | [`seal`] | checksum and version around each record |
 //! | [`snapshot`] | snapshots: format, folder, sending and receiving |
-//! | [`survey`] | reads a whole folder while no node uses it |
+//! | `survey` | reads a whole folder while no node uses it |
 //! | [`offload`] | runs blocking work |
 //! | [`stats`] | counters of the writer |
 //! | [`error`] | errors, and what to do about them |
@@ -45,7 +45,7 @@ pub mod rocks;
 pub mod seal;
 pub mod snapshot;
 pub mod stats;
-pub mod survey;
+pub(crate) mod survey;
 pub mod wal;
 pub mod watermark;
 pub mod writer;

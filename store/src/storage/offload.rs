@@ -20,7 +20,7 @@ pub enum Offload {
 
 /// Does work that takes long for a task: where another thread can take over, it
 /// runs the other tasks during it.
-pub fn at_length<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
     if may_block() { tokio::task::block_in_place(work) } else { work() }
 }
 
@@ -46,7 +46,7 @@ impl Offload {
 
     /// Runs long work on a thread of its own with a low priority. Not on the
     /// runtime's blocking threads: a thread cannot raise its priority again.
-    pub async fn run_slowly<T, F>(self, work: F) -> Result<T, StorageError>
+    pub(crate) async fn run_slowly<T, F>(self, work: F) -> Result<T, StorageError>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
@@ -69,7 +69,7 @@ impl Offload {
     }
 
     /// Drops something big.
-    pub fn discard<T: Send + 'static>(self, garbage: T) {
+    pub(crate) fn discard<T: Send + 'static>(self, garbage: T) {
         match self {
             Offload::Inline => drop(garbage),
             Offload::Threads => drop(tokio::task::spawn_blocking(move || drop(garbage))),

@@ -3,7 +3,7 @@
 //!
 //! Each struct is MessagePack with named fields and is read strictly: an unknown
 //! field is an error, because a node that skips what another obeys diverges
-//! silently. [`FORMAT`] counts incompatible changes; each frame around these
+//! silently. `FORMAT` counts incompatible changes; each frame around these
 //! records (a log key, a file header, a request header) carries it.
 //!
 //! Decoding is total: hostile bytes become a [`RecordError`], never a panic and never an
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Version of the records in this module.
-pub const FORMAT: u8 = 1;
+pub(crate) const FORMAT: u8 = 1;
 
 /// Deepest nesting that is read: no record is deeper.
 const NESTING_MAX: usize = 32;
@@ -160,11 +160,16 @@ mod binary {
     use bytes::Bytes;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(
+        bytes: &Bytes,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(bytes)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Bytes, D::Error> {
         serde_bytes::ByteBuf::deserialize(deserializer).map(|buf| Bytes::from(buf.into_vec()))
     }
 }

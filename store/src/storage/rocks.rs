@@ -22,7 +22,7 @@
 //! A database that is found damaged while the node runs is written anew from
 //! memory: into another folder, then moved to its place, with its own watermark.
 //! Once the new watermark has its name the new database counts;
-//! [`RocksLog::settle`] finishes what a crash interrupts after that.
+//! `RocksLog::settle` finishes what a crash interrupts after that.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -137,7 +137,7 @@ impl RocksLog {
 
     /// Finishes a replacement of the database that a crash interrupted, and deletes
     /// one that was never complete.
-    pub fn settle(dir: &Path, watermark: &Path) -> Result<(), StorageError> {
+    pub(crate) fn settle(dir: &Path, watermark: &Path) -> Result<(), StorageError> {
         replace(dir, watermark)
             .map_err(StorageError::io(dir, "putting a log in its place that was written anew"))
     }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// One written batch.
 #[derive(Debug, Clone, Copy)]
-pub struct Written {
+pub(crate) struct Written {
     /// Log entries in it.
     pub entries: usize,
     /// Bytes of those entries.
@@ -26,7 +25,7 @@ pub struct WriteStats {
     /// Batches made durable.
     pub syncs: AtomicU64,
     /// Batches that did not wait for the disk.
-    pub unsynced: AtomicU64,
+    unsynced: AtomicU64,
     /// Entries appended. Divided by `syncs` it is the size of a group.
     pub entries: AtomicU64,
     /// Bytes of those entries.
@@ -37,7 +36,7 @@ pub struct WriteStats {
 impl WriteStats {
     /// Counters that also pass each batch to `observer`, for instance for a
     /// histogram. It runs on the writer and must not block.
-    pub fn observed(observer: impl Fn(&Written) + Send + Sync + 'static) -> Arc<WriteStats> {
+    pub(crate) fn observed(observer: impl Fn(&Written) + Send + Sync + 'static) -> Arc<WriteStats> {
         Arc::new(WriteStats { observer: Some(Box::new(observer)), ..WriteStats::default() })
     }
 

@@ -15,7 +15,7 @@ use super::record::{LogIdRecord, MembershipRecord, PayloadRecord, SnapshotMetaRe
 use super::snapshot::{SnapshotFile, SnapshotOptions, check_level};
 
 /// A folder, read and checked completely.
-pub struct Survey {
+pub(crate) struct Survey {
     /// The folder's identity.
     pub identity: Identity,
     /// Its log.
@@ -32,7 +32,7 @@ pub struct Survey {
 
 impl Survey {
     /// Reads a folder. Blocks for long.
-    pub fn of(dir: &Path) -> Result<Survey, StorageError> {
+    pub(crate) fn of(dir: &Path) -> Result<Survey, StorageError> {
         if !dir.is_dir() {
             let missing = std::io::ErrorKind::NotFound.into();
             return Err(StorageError::io(dir, "looking for the data folder")(missing));
@@ -73,13 +73,13 @@ impl Survey {
     }
 
     /// The last entry in it.
-    pub fn last(&self) -> Option<LogIdRecord> {
+    pub(crate) fn last(&self) -> Option<LogIdRecord> {
         let covered = self.snapshot.as_ref().and_then(|(meta, _)| meta.last);
         self.log.last_id().into_iter().chain(covered).max_by_key(|id| id.index)
     }
 
     /// The voters of the last membership in it.
-    pub fn voters(&self) -> BTreeSet<NodeId> {
+    pub(crate) fn voters(&self) -> BTreeSet<NodeId> {
         self.membership.voters.iter().flatten().copied().collect()
     }
 }

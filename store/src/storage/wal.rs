@@ -24,13 +24,13 @@ const LAST: u8 = 4;
 
 /// Result of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Scan {
+pub(crate) struct Scan {
     /// Everything up to this byte is complete.
     pub whole: usize,
     /// The last sequence number in them, if the file is a write-ahead log.
     pub sequence: u64,
     /// RocksDB must not read the file as it is.
-    pub hangs: bool,
+    pub(crate) hangs: bool,
 }
 
 fn is_recycled(kind: u8) -> bool {
@@ -70,7 +70,7 @@ fn sequence_of(data: &[u8]) -> Option<u64> {
 }
 
 /// Walks a file the way RocksDB does.
-pub fn scan(file: &[u8]) -> Scan {
+pub(crate) fn scan(file: &[u8]) -> Scan {
     let mut scan = Scan::default();
     // The sequence number of a record that spans blocks.
     let mut begun = None;

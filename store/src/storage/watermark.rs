@@ -95,7 +95,7 @@ impl Watermark {
     }
 
     /// Raises the number.
-    pub fn raise(&mut self, value: u64) -> Result<(), StorageError> {
+    pub(crate) fn raise(&mut self, value: u64) -> Result<(), StorageError> {
         if value > self.value {
             crash_point!(before WatermarkRaise);
             self.file

@@ -25,9 +25,9 @@ use super::stats::{WriteStats, Written};
 
 /// Bytes of entries that may wait for the disk. An append beyond it waits for
 /// room; a single bigger one is still let through.
-pub const QUEUE_BYTES_MAX: usize = 64 << 20;
+const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of entries in one batch, unless one request alone is bigger.
-pub const BATCH_BYTES_MAX: usize = 8 << 20;
+const BATCH_BYTES_MAX: usize = 8 << 20;
 /// How long a change without a waiter may wait for a batch to go with.
 const LAZY_DELAY: Duration = Duration::from_millis(20);
 /// If the last batch took longer than this, a caller does not wait for the disk.
@@ -78,7 +78,7 @@ pub(crate) struct Request {
     pub sync: bool,
     pub done: Done,
     /// Freed by the writer, since that takes time: entries that were purged.
-    pub garbage: Option<Box<dyn Send>>,
+    pub(crate) garbage: Option<Box<dyn Send>>,
 }
 
 #[derive(Default)]
@@ -194,7 +194,7 @@ impl Queue {
     }
 
     /// Starts a writer on a backend that was loaded.
-    pub fn start(
+    pub(crate) fn start(
         backend: Box<dyn LogBackend>,
         writer: Writer,
         stats: Arc<WriteStats>,
@@ -217,7 +217,7 @@ impl Queue {
     }
 
     /// Adds a request; it is completed in any case.
-    pub fn push(&self, request: Request) {
+    pub(crate) fn push(&self, request: Request) {
         let request = planted(request);
         if self.add(request).is_some() {
             self.notify();
@@ -227,7 +227,7 @@ impl Queue {
     /// Adds a request and, while the log is quiet, writes it before it returns: that
     /// saves waking two threads. Blocks for about one sync of a quick disk. A disk
     /// that stalls blocks only the caller's task: another thread runs the others.
-    pub fn push_and_write(&self, request: Request) {
+    pub(crate) fn push_and_write(&self, request: Request) {
         let request = planted(request);
         let Some(mut state) = self.add(request) else { return };
         if !(self.callers_write && state.is_quiet() && may_block()) {
@@ -259,7 +259,11 @@ impl Queue {
     }
 
     /// Adds operations and waits until they are written.
-    pub async fn write(&self, operations: Vec<Operation>, sync: bool) -> Result<(), StorageError> {
+    pub(crate) async fn write(
+        &self,
+        operations: Vec<Operation>,
+        sync: bool,
+    ) -> Result<(), StorageError> {
         let (reply, done) = oneshot::channel();
         let done_reply = Done::Reply(reply);
         self.push(Request { operations, bytes: 0, sync, done: done_reply, garbage: None });
@@ -267,12 +271,12 @@ impl Queue {
     }
 
     /// Notes the commit index; returns without waiting.
-    pub fn note_committed(&self, committed: LogIdRecord) {
+    pub(crate) fn note_committed(&self, committed: LogIdRecord) {
         self.note(|state| state.committed = Some(committed));
     }
 
     /// Notes what another node holds; returns without waiting.
-    pub fn note_witness(&self, node: NodeId, witness: WitnessRecord) {
+    pub(crate) fn note_witness(&self, node: NodeId, witness: WitnessRecord) {
         self.note(|state| {
             state.witnesses.insert(node, witness);
         });
@@ -289,12 +293,12 @@ impl Queue {
     }
 
     /// How long the present batch has been under way.
-    pub fn writes_for(&self) -> Option<Duration> {
+    pub(crate) fn writes_for(&self) -> Option<Duration> {
         self.state.lock().writing.map(|since| since.elapsed())
     }
 
     /// The first failure, if there was one.
-    pub fn failed(&self) -> Option<StorageError> {
+    pub(crate) fn failed(&self) -> Option<StorageError> {
         self.state.lock().failed.clone()
     }
 
@@ -305,7 +309,7 @@ impl Queue {
 
     /// Waits until the queue has room. A failed writer has room: it refuses requests
     /// at once.
-    pub async fn reserve(&self) {
+    pub(crate) async fn reserve(&self) {
         loop {
             let room = self.room.notified();
             {
@@ -319,7 +323,7 @@ impl Queue {
     }
 
     /// Lets the writer finish what is queued and end.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.notify();
     }
@@ -327,7 +331,7 @@ impl Queue {
     /// The same, and blocks until a writer thread has ended: a process that ends
     /// while a database is being closed aborts. The wait is bounded: a disk may never
     /// answer.
-    pub fn close_and_wait(&self) {
+    pub(crate) fn close_and_wait(&self) {
         self.close();
         if self.callers_write {
             let mut state = self.state.lock();
@@ -336,14 +340,14 @@ impl Queue {
     }
 
     /// Waits until the writer has ended and released its backend.
-    pub async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         let mut ended = self.ended.subscribe();
         // The sender is dropped with `self`.
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
     /// The first failure; none while all is well.
-    pub fn failure(&self) -> watch::Receiver<Option<StorageError>> {
+    pub(crate) fn failure(&self) -> watch::Receiver<Option<StorageError>> {
         self.failure.subscribe()
     }
 

@@ -169,7 +169,7 @@ fn overlaps(entries: &[Entry]) -> Vec<Broken> {
 }
 
 /// I1, I2, I7: once a later generation has begun, nothing of an earlier one is held or
-/// counts, whichever process was paused in between.
+/// counts, also when a process was paused in between.
 fn late(entries: &[Entry]) -> Vec<Broken> {
     let mut newest = 0;
     let mut broken = Vec::new();

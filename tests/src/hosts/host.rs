@@ -221,7 +221,7 @@ done"#;
         self.wire("up");
     }
 
-    /// Loses whatever this host sends to an address, answers to connects among it.
+    /// Drops every packet from this host to an address, answers to connects included.
     pub fn lose_what_goes_to(&self, address: Ipv4Addr) {
         self.inside(|| ip(&["route", "add", "blackhole", &format!("{address}/32")]));
     }

@@ -120,7 +120,7 @@ impl Network {
         std::array::from_fn(|n| self.host(&format!("node-{}", n + 1), names))
     }
 
-    /// Loses whatever the test itself sends to an address.
+    /// Drops every packet from the test itself to an address.
     pub fn lose_what_goes_to(&self, address: Ipv4Addr) {
         self.namespace.inside(|| ip(&["route", "add", "blackhole", &format!("{address}/32")]));
     }

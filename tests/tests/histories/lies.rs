@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use holdfast_api::{Among, ProcessId};
 use holdfast_chaos::check::Rule;
-use holdfast_chaos::history::{Arrival, Meaning, Outcome, Record, Verb, Verdict, What};
+use holdfast_chaos::history::{Arrival, Meaning, Outcome, Record, Verb, VoteVerdict, What};
 use holdfast_chaos::{History, check};
 
 /// Changes a history so that a rule is broken; false if it has no place for it.
@@ -142,7 +142,7 @@ fn leave_out(history: &mut History, Told { program, place, outcome, participant,
             absent.sort_unstable();
         }
         if let Some(verdict) = &mut told.verdict {
-            *verdict = Verdict { carried: false, value: None, against: vec![*participant] };
+            *verdict = VoteVerdict { carried: false, value: None, against: vec![*participant] };
         }
     });
     records(history, program).drain(place - 1..=*place);
@@ -297,7 +297,7 @@ fn fail_a_block(history: &mut History) -> bool {
     let Some(exit) = success(history) else { return false };
     retell(history, exit.outcome.generation, |outcome| {
         let against = vec![exit.participant];
-        outcome.verdict = Some(Verdict { carried: false, value: None, against });
+        outcome.verdict = Some(VoteVerdict { carried: false, value: None, against });
     });
     turn(history, &exit.arrival.round.among, usize::MAX);
     true

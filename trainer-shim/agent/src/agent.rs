@@ -33,9 +33,9 @@ use crate::keeper::state::{Notes, State};
 use crate::namespace::Namespace;
 use crate::outage;
 use crate::ports::{Bound, Listener};
+use crate::reporting::Reporter;
 use crate::roster::Roster;
 use crate::stores::Stores;
-use crate::telling::Teller;
 pub use error::{Error, Remedy};
 pub use kept::Kept;
 use kept::KeptParts;
@@ -499,18 +499,18 @@ impl Agent {
             let gone = handle.processes.all_gone();
             shutdown.run_until_cancelled(gone).await;
         };
-        let mut teller = Teller::new(client.clone(), handle.clone());
+        let mut reporter = Reporter::new(client.clone(), handle.clone());
         tokio::select! {
             () = serving => {}
             () = forever(collecting) => {}
             () = forever(handle.processes.keep()) => {}
             () = handle.stores.keep() => {}
             never = log_leaders(&client) => match never {},
-            never = teller.run() => match never {},
+            never = reporter.run() => match never {},
             never = outages => match never {},
         }
-        teller.last_words();
-        drop(teller);
+        reporter.last_words();
+        drop(reporter);
         handle.leave().await;
         drop(handle);
         client.close().await;

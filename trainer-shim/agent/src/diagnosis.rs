@@ -117,7 +117,7 @@ fn question(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
         }
         bytes.extend(octets);
     }
-    // Whatever its cookie.
+    // With any cookie.
     bytes.extend(device.to_ne_bytes());
     bytes.extend([0xff; 8]);
     bytes

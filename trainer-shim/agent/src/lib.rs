@@ -2,9 +2,8 @@
 //! of the store.
 //!
 //! A PyTorch process connects its TCPStore client once, never again, and dies
-//! of a broken connection. So the connection ends here, at a process that does
-//! nothing that could break it, and the agent's own client follows the leader
-//! from node to node. An unmodified program needs two environment
+//! of a broken connection. So its connection ends at the agent, which never has to
+//! break it, and the agent's own client follows the leader from node to node. An unmodified program needs two environment
 //! variables to use it, `MASTER_ADDR` and `MASTER_PORT`, and a third,
 //! `TORCHELASTIC_USE_AGENT_STORE`, to start no store of its own.
 //!
@@ -30,7 +29,7 @@
 //! | [`roster`] | connected clients and what each waits for, for operators |
 //! | [`programs`] | the programs of the connections: last calls, and ends |
 //! | `activity` | what they do while they ask nothing of the store |
-//! | `telling` | reports for operators: gathered, and sent if something is new |
+//! | `reporting` | reports for operators: gathered, and sent if something is new |
 //! | [`process`] | which process is at the other end of a connection |
 //! | [`keeper`] | holds sockets and what is in flight while an agent is replaced |
 //! | [`door`] | front doors, one for each foreign protocol |
@@ -41,11 +40,11 @@
 //!
 //! * The agent decides nothing about keys, runs or sessions. It translates,
 //!   keeps each connection's order, and asks the store.
-//! * No state that matters: an agent that is started anew against the same run
-//!   serves the same keys. Under `run`, and with `serve --keeper`, a
+//! * The agent keeps no state of its own: a new agent of the same run serves the
+//!   same keys. Under `run`, and with `serve --keeper`, a
 //!   keeper holds its connections; else they are lost. Processes that joined with the library end with it.
-//! * While the store has a leader no connection is dropped, whichever leaders
-//!   come and go. Every connection that is closed has its reason logged.
+//! * While the store has a leader no connection is dropped; a change of leaders
+//!   drops none either. The log has the reason of every connection that is closed.
 //! * Codecs and connection order are free of I/O, clocks and tasks; trainers'
 //!   sockets are in `door/*/serve.rs` and `door/*/socket.rs` alone.
 //! * Every buffer, queue and count has a bound with a name
@@ -69,6 +68,6 @@ mod outage;
 pub mod ports;
 pub mod process;
 pub mod programs;
+mod reporting;
 pub mod roster;
 pub mod stores;
-mod telling;

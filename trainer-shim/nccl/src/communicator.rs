@@ -113,7 +113,7 @@ impl Communicator {
     /// one that is current on this thread. Returns at once; [`Communicator::state`]
     /// is [`State::Ready`] when all ranks are there, and may never be.
     ///
-    /// The id is used up, whatever becomes of it: another try needs a new
+    /// The id is used up in any case: another try needs a new
     /// generation with a new id.
     pub fn begin_init(
         nccl: &Nccl,
@@ -489,11 +489,11 @@ mod tests {
     #[test]
     fn seats_are_checked_before_nccl_sees_them() {
         let membership = Membership { group: "world", generation: 7, ranks: 4, rank: 3 };
-        let (name, ranks, rank) = checked(membership).expect("a seat");
+        let (name, ranks, rank) = checked(membership).expect("a rank");
         assert_eq!((name.as_bytes(), ranks, rank), (b"world/7".as_slice(), 4, 3));
 
         for (ranks, rank) in [(4, 4), (0, 0), (RANKS_MAX + 1, 0), (u32::MAX, u32::MAX - 1)] {
-            let error = checked(Membership { ranks, rank, ..membership }).expect_err("no seat");
+            let error = checked(Membership { ranks, rank, ..membership }).expect_err("no rank");
             assert_eq!(error, NcclError::NoSuchRank { rank, ranks });
         }
         let long = "x".repeat(1 << 20);

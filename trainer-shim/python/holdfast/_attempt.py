@@ -54,7 +54,7 @@ class Attempt(Iteration):
     process's rank in it, and who else is there."""
 
     restarts: int = 0
-    """How many attempts of the run came before it, in whichever lives of the processes."""
+    """How many attempts of the run came before it, in all incarnations of the processes."""
     cause: Optional[str] = None
     """Why the one before ended; none in the first that this process is in."""
     job: Job = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
@@ -156,7 +156,7 @@ class Running:
         if stops:
             end_process_groups()
         self.left()
-        with contextlib.suppress(HoldfastError):  # What is not said ends with this life.
+        with contextlib.suppress(HoldfastError):  # If it cannot be said now, the end of this incarnation says it.
             self._holds.release(self.generation, REVOKED_WITHIN)
 
     def _all_returned(self, attempt: Attempt) -> bool:
@@ -210,7 +210,7 @@ class Running:
     def _heard(self) -> Optional[str]:
         try:
             return self._holds.revoked(self.generation, HEAR_EVERY)
-        except Exception as error:  # This life is over, or the program is ending.
+        except Exception as error:  # This incarnation has ended, or the program is ending.
             return str(error)
 
     def _abort_all(self, attempt: Attempt) -> None:
@@ -222,7 +222,7 @@ class Running:
                 logger.exception("abort failed; the function is interrupted all the same")
 
     def _end_process(self) -> None:
-        # Whatever a log waits for.
+        # Even if the log handler hangs.
         faulthandler.dump_traceback_later(1, exit=True, file=sys.__stderr__ or os.open(os.devnull, os.O_WRONLY))
         logger.critical(
             "process %d has not stopped in %g s since its attempt ended (%s): it ends itself; its threads are in",

@@ -80,8 +80,8 @@ class ElasticGroup:
     ``backend``: of ``torch.distributed``. ``stop_max``: seconds in which a rank must have let go of a revoked
     communicator, before its agent ends it. ``form_max``: seconds in which all ranks must have built one.
     ``patience``: seconds that ranks wait in :meth:`advance` before the communicator that others still use is
-    revoked, and again before they fail, or, with the job's ``evict_after``, that many seconds before whoever is missing
-    is declared dead. ``timeout``: of the group's collectives. All ranks give the same.
+    revoked, and again before they fail, or, with the job's ``evict_after``, that many seconds before the missing ranks
+    are declared dead. ``timeout``: of the group's collectives. All ranks give the same.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class ElasticGroup:
         with contextlib.suppress(Exception):  # It is over, and the process may be, too.
             self._groups.close()
         if self._generation:
-            with contextlib.suppress(HoldfastError):  # What is not told ends with this life.
+            with contextlib.suppress(HoldfastError):  # If it cannot be said now, the end of this incarnation says it.
                 self._holds.release(self._generation, 10.0)
 
     def __enter__(self) -> ElasticGroup:
@@ -270,7 +270,7 @@ class ElasticGroup:
         return self.revoked() is None
 
     def _stop(self) -> None:
-        """Nothing of the communicator runs here any more: whoever still waits for this rank in a collective fails."""
+        """Nothing of the communicator runs here any more: ranks that still wait for this one in a collective fail."""
         with self._lock:
             if self._in_use:
                 self._in_use = False
@@ -282,7 +282,7 @@ class ElasticGroup:
         while why is None and self._generation == generation and not self._closed.is_set():
             try:
                 why = self._holds.revoked(generation, WATCH_EVERY)
-            except Exception as error:  # This life is over, or the program is ending.
+            except Exception as error:  # This incarnation has ended, or the program is ending.
                 why = str(error)
         if self._generation != generation or self._closed.is_set():
             return

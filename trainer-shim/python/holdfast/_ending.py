@@ -1,4 +1,4 @@
-"""What a life ends by, in words."""
+"""Why an incarnation ended, in words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def in_words(error: BaseException) -> str:
 
 
 def ending(error: Optional[BaseException]) -> tuple[Optional[str], Optional[int]]:
-    """What a life ends by: an exception, or the exit code that one stands for."""
+    """Why an incarnation ends: an exception, or the exit code that one stands for."""
     if error is None or isinstance(error, GeneratorExit):
         return None, None
     if not isinstance(error, SystemExit):

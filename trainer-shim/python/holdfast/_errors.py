@@ -59,7 +59,7 @@ class Over(HoldfastError):
 
 
 class StoreLost(HoldfastError, ConnectionError):
-    """The store cannot be reached, or has no leader. That is not the end of this life: call again. Where
+    """The store cannot be reached, or has no leader. This incarnation has not ended: call again. Where
     ``outcome`` is ``"unknown"`` the call may have had an effect."""
 
 

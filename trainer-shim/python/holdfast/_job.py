@@ -46,9 +46,9 @@ class Job:
     missing. A call that timed out is withdrawn: calling again is a new call.
 
     A round waits for *every* live process of its scope: ``among``, all active processes if nothing else is
-    said. So let all processes of a job call the same verbs in the same order, and come by
-    :meth:`advance` again and again: that is where whoever comes late gets in. A round over all active
-    processes that cannot close without somebody who waits there raises :class:`~holdfast.Regroup`:
+    said. So let all processes of a job call the same verbs in the same order, and call
+    :meth:`advance` again and again: a process that comes late gets in there. A round over all active
+    processes that cannot close without a process that waits there raises :class:`~holdfast.Regroup`:
     call :meth:`advance`.
     """
 
@@ -206,7 +206,7 @@ class Job:
     def advance(self, timeout: Optional[float] = None) -> Iteration:
         """The next iteration of the job, with this process in it.
 
-        Returns when every live active process has called. Whoever starts early or comes late is in
+        Returns when every live active process has called. A process that starts early or comes late is in
         the one that is open. ``rank`` is none for a process that has no place this time. A standby is
         told by :class:`~holdfast.Over` that it is not needed any more.
         """
@@ -387,22 +387,22 @@ class Job:
     def quorum(
         self, name: str, least: int, most: int, settle: float, timeout: Optional[float] = None, *, among: Among = "all"
     ) -> Live:
-        """Meets whoever is there: returns with ``most`` members, or ``settle`` seconds after the first
-        ``least``. Who is not there is left out, and stays alive."""
+        """Meets the processes that are there: returns with ``most`` members, or ``settle`` seconds after the
+        first ``least``. The others are left out, and stay alive."""
         numbers = (arguments.whole("least", least), arguments.whole("most", most))
         name, settle = arguments.text("name", name), arguments.seconds("settle", settle)
         timeout, whose = arguments.seconds_or_never("timeout", timeout), arguments.among("among", among)
         return self._live(self._native.quorum(name, numbers, settle, whose, timeout))
 
     def waiting(self, name: str, timeout: Optional[float] = None) -> tuple[Member, ...]:
-        """Who waits in rounds of this name at this moment, whoever they are among. Waits for nobody."""
+        """Who waits in rounds of this name at this moment, among any processes. Does not wait."""
         name = arguments.text("name", name)
         found = self._native.waiting(name, arguments.seconds_or_never("timeout", timeout))
         return tuple(member for arrived in found for member in members(arrived))
 
     def alive(self, timeout: Optional[float] = None) -> tuple[Member, ...]:
-        """Whoever is alive for the cluster at this moment, standbys included. Waits for nobody, so two
-        processes that ask may hear different things: to act together, use :meth:`live_processes`."""
+        """The processes that the cluster counts as alive at this moment, standbys included. Does not wait, so
+        two callers may get different answers: to act together, use :meth:`live_processes`."""
         found = self._native.processes(arguments.seconds_or_never("timeout", timeout))
         return tuple(Member(process, incarnation) for process, incarnation, _ in found)
 
@@ -424,7 +424,7 @@ class Job:
             after = upto
 
     def fence(self, generation: Optional[int] = None) -> Fence:
-        """Proof that this incarnation is alive now, to be checked by whoever guards a resource: of one
+        """Proof that this incarnation is alive now, to be checked by the guard of a resource: of one
         process, a larger fence makes all smaller ones void.
 
         ``generation``: in whose name; the latest that this process was told of, if none is given.
@@ -477,9 +477,9 @@ class Job:
             with job.lock("dataset"):
                 ...
 
-        Whoever waits longest is next, so that nobody waits for ever. If its holder dies, the next gets it once the
+        The process that waits longest is next, so that none waits for ever. If the holder dies, the next gets it once the
         agent has seen it exit; a process on a host that is lost counts as stopped after ``store_lost_ms_max``. The
-        number is that of the holding: it grows, so that whoever guards a resource can refuse an older one.
+        number is that of the holding: it grows, so that the guard of a resource can refuse an older one.
         """
         name, timeout = arguments.text("name", name), arguments.seconds_or_never("timeout", timeout)
         lock = self._native.holds().lock(name)

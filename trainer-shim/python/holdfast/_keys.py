@@ -38,7 +38,7 @@ class Compared(NamedTuple):
 class Keys:
     """The keys of a job's run. Keys are text, values bytes; a ``str`` is written as UTF-8.
 
-    Every change is made exactly once, whatever becomes of the leader meanwhile. Calls release the GIL, end
+    Every change is made exactly once, also when the leader changes meanwhile. Calls release the GIL, end
     at Ctrl-C, and wait for the store as long as it takes, or for ``timeout`` seconds.
     """
 

@@ -62,10 +62,10 @@ class Policy:
     members_min: int = 1
     """No round over all active processes has fewer members."""
     last_call: float = 0.0
-    """Seconds that a round waits for the world, or for whoever was lost to come back, before it goes on
+    """Seconds that a round waits for the world, or for lost processes to come back, before it goes on
     with ``members_min``. With 0 a job never begins below its world, and does not wait for the lost."""
     evict_after: Optional[float] = None
-    """Seconds after which :meth:`~holdfast.Job.advance` declares dead who does not come, if most are there."""
+    """Seconds after which :meth:`~holdfast.Job.advance` declares missing processes dead, if most are there."""
     restarts_max: int = 0
     """With more incidents than that :attr:`Iteration.stop` is said; 0 = never. An iteration that lost or
     replaced somebody is one, however many it were."""
@@ -76,7 +76,7 @@ class Policy:
     assignment: Union[Assignment, Sequence[Mapping[str, Any]]] = Assignment()
     """How ranks are assigned: an :class:`Assignment`, or its steps as the store has them."""
     heartbeat: float = 1.0
-    """Seconds from one sign of life of the library to the next."""
+    """Seconds between two heartbeats of the library."""
     soft_timeout: Optional[float] = 60.0
     """Seconds of silence after which the agent reports it, and calls ``on_silence``; none = never."""
     hard_timeout: Optional[float] = 90.0

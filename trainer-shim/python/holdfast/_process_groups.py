@@ -18,7 +18,7 @@ c10d = dist.distributed_c10d
 
 ALONE = 1 << 62
 """Numbers of communicators of one rank, which tear down what was before: above those of all generations. The store
-knows each number that was used, of whichever rank: an incarnation is given once."""
+knows each number that any rank has used: an incarnation is given once."""
 
 ALONE_BITS = 20
 """Of these numbers, those that count the communicators of one incarnation."""
@@ -144,7 +144,7 @@ class InPlace:
                     made.abort()
 
     def close(self) -> None:
-        # Whoever keeps one of them keeps no connection.
+        # A program that keeps one of them keeps no connection.
         self.be_alone()
         dist.destroy_process_group()
 

@@ -50,7 +50,7 @@ class RestartPolicy:
     """Who gets which rank; goes over the ``assignment`` of the job's :class:`Policy`. The store assigns, so that all get
     the same."""
     restarts_max: Optional[int] = 1000
-    """With more attempts of the run after the first one, whatever ended those, it is given up; none = never."""
+    """It is given up after so many further attempts of the run, whatever ended them; none = never."""
     stop_max: float = 60.0
     """Seconds from the end of an attempt in which a process must be ready for the next one: ``abort``, the function's own
     end, ``finalize`` and ``health_check``. One that is not is ended; the others go on without it."""
@@ -191,7 +191,7 @@ class _Call:
             completed, value = running.run(attempt, whole)
             if completed:
                 self._is_completed = True
-                # Before it lets go: whoever finds that it has, finds this.
+                # Before it lets go: a rank that sees that it has, sees this, too.
                 self._job.kv.put(self._completed, str(attempt.iteration))
                 running.let_go()
                 if policy.completion is not None:

@@ -20,8 +20,8 @@ def listening() -> set[Address]:
 
 
 def cut(addresses: set[Address]) -> int:
-    """Ends the connections to and from these listeners: whoever reads or writes there fails, in this process and in the
-    others. The descriptors stay open, those who have them close them. How many there were."""
+    """Ends the connections to and from these listeners: reads and writes fail, in this process and in the others. The
+    descriptors stay open: their owners close them. Answers how many there were."""
     found = 0
     for one in _sockets():
         if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

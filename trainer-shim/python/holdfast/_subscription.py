@@ -47,7 +47,7 @@ class Subscription:
             try:
                 found = self._native.next(LOOK_EVERY)
             except HoldfastError as error:
-                # As when the life has ended, or the process has left.
+                # As when the incarnation has ended, or the process has left.
                 log.info("%s hears no more events: %s", self._of, error)
                 return
             if found is not None:
@@ -56,7 +56,7 @@ class Subscription:
     def _tell(self, lines: list[str], compacted: int, upto: int) -> None:
         told = list(map(event, lines))
         if compacted > self._after:
-            # Whoever waits for something to happen has to look.
+            # A callback that waits for an event has to look.
             told.insert(0, Event(compacted, 0, "", "missed", {"after": self._after}))
         self._after = max(self._after, upto)
         for one in told:

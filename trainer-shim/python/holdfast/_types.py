@@ -11,14 +11,14 @@ from ._errors import Regroup
 
 
 class Member(NamedTuple):
-    """A process in one of its lives. A process that died and came back is another member."""
+    """One incarnation of a process. A process that died and came back is another member."""
 
     process: int
     incarnation: int
 
 
 class Remark(NamedTuple):
-    """A process in one of its lives, and what there is to say of it."""
+    """One incarnation of a process, and a remark about it."""
 
     process: int
     incarnation: int
@@ -115,7 +115,7 @@ class Iteration:
     def __exit__(
         self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
     ) -> bool:
-        # Whoever was to be waited for is met in the next one.
+        # The next iteration meets the process that this one could not wait for.
         return isinstance(error, Regroup)
 
     @property
@@ -158,9 +158,9 @@ class Event:
 
 
 class Fence(NamedTuple):
-    """Proof of who a caller is, for whoever guards a resource: a larger one makes all smaller ones void.
+    """Proof of who a caller is, for the guard of a resource: a larger one makes all smaller ones void.
 
-    Compare fences of one process as tuples; refuse whoever comes with a smaller one than the last.
+    Compare fences of one process as tuples; refuse a caller with a smaller one than the last.
     As text it is the token that ``holdfast fence check`` and :meth:`Job.check` take.
     """
 

@@ -86,11 +86,11 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 class Handler(RendezvousHandler):
     """One node of a torchrun job: a process of the job ``NAME.nodes``, its number given by the
-    cluster, with a new life for each rendezvous.
+    cluster, with a new incarnation for each rendezvous.
 
     A rendezvous is a round that closes with the largest number of nodes, or some time after the
     smallest. It begins when nobody is left in the one before: its members have ended, or have come
-    again, as new lives. So there are never two at a time, whoever comes, goes, or is slow. Its
+    again, as new incarnations. So there are never two at a time, even if nodes come, go, or are slow. Its
     generation names a namespace of its own for the store of torchrun and of its workers, served by
     the agent on this host: nothing of a former attempt is ever read.
     """
@@ -144,7 +144,7 @@ class Handler(RendezvousHandler):
         try:
             job, live = self._meet()
             rank = live.processes.index(job.process)
-            # Whatever torchrun starts from here on knows that its keys are apart already: restarts are
+            # Programs that torchrun starts from here on know that their keys are apart already: restarts are
             # counted by each node for itself, and a node that came later counts fewer.
             namespace = f"rendezvous-{live.generation}"
             os.environ["HOLDFAST_NAMESPACE"] = namespace
@@ -182,7 +182,7 @@ class Handler(RendezvousHandler):
 
     def _may_have_changed(self) -> bool:
         if self._news is None or self._news.ended:
-            # Whoever is told nothing any more has to ask.
+            # Without a subscription it has to ask.
             return time.monotonic() - self._looked >= POLL
         return self._changed.is_set()
 
@@ -242,7 +242,7 @@ class Handler(RendezvousHandler):
                 self._be_patient()
 
     def _come(self) -> Job:
-        """A new life of this node: it is in no rendezvous."""
+        """A new incarnation of this node: it is in no rendezvous."""
         before, self._live = self._job, None
         # It takes the place of the one before in one step: the others never see this node gone. Only at
         # first may this launch put an end to the run of another one.
@@ -269,8 +269,8 @@ class Handler(RendezvousHandler):
 
     def _wait_for_turn(self, job: Job) -> None:
         """Waits until nobody is left in the present rendezvous, and there is room for this node in the
-        next: for those who were in the present one first, for the others as they have come. Whoever
-        does not take a place for long loses it to one who waits."""
+        next: for those who were in the present one first, for the others as they have come. A node that
+        does not take its place for long loses it to one that waits."""
         me = Member(job.process, job.incarnation)
         passed_over_since = None
         while True:
@@ -356,8 +356,8 @@ class Handler(RendezvousHandler):
         return written, generation, [Member(*member) for member in members], decided
 
     def _gather(self, job: Job) -> Live:
-        """Meets the others. If the rendezvous is closed meanwhile, this life ends, and the wait with
-        it."""
+        """Meets the others. If the rendezvous is closed meanwhile, this incarnation ends, and the wait
+        with it."""
         met, closed = threading.Event(), threading.Event()
 
         def watch() -> None:
@@ -437,8 +437,8 @@ def _id(run_id: str, nodes_max: int) -> str:
 
 
 def _name(run_id: str) -> str:
-    """A run id as a name of a job. Where that needs other signs, or fewer, a digest keeps it apart from
-    what looks the same."""
+    """A run id as a name of a job. Where characters have to be replaced or left out, a digest keeps
+    different ids apart."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", run_id).lstrip(".-")
     if name == run_id and 0 < len(name) <= NAME_MAX:
         return name

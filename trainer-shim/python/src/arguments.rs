@@ -44,7 +44,7 @@ pub fn refused(py: Python<'_>, what: &str, why: &dyn std::fmt::Display) -> PyErr
 
 /// A length of time.
 pub fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
-    let bad = |_| error::invalid(py, &format!("{seconds} is no length of time in seconds"));
+    let bad = |_| error::invalid(py, &format!("{seconds} is not a duration in seconds"));
     Duration::try_from_secs_f64(seconds).map_err(bad)
 }
 

@@ -78,7 +78,7 @@ impl Joining {
             host: self.host,
             ttl: seconds(py, self.ttl)?,
             patience,
-            // Without a name the job's open run is meant, whichever it is.
+            // Without a name the job's open run is meant.
             open_run: self.open_run && run.is_some(),
         };
         let limit_ms = |timeout: Option<f64>| Ok::<_, PyErr>(limit(py, timeout)?.map(milliseconds));

@@ -213,7 +213,7 @@ impl NativeProcess {
             "unanimous" => VoteRule::Unanimous,
             "plurality" => VoteRule::Plurality,
             other => {
-                let text = format!("{other:?} is no rule: and, unanimous, or plurality");
+                let text = format!("{other:?} is not a rule: write and, unanimous or plurality");
                 return Err(error::invalid(py, &text));
             }
         };

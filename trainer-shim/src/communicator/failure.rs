@@ -79,7 +79,9 @@ pub enum Failure {
     #[error("the communicator is closed")]
     Closed,
     /// Close was called on a communicator that was aborted or has failed.
-    #[error("close after an abort or a failure ({cause}) need never end; quiesce and release it")]
+    #[error(
+        "cannot close after an abort or a failure ({cause}): the close might never end; quiesce and release it"
+    )]
     CloseAfterAbort {
         /// Earlier failure or abort.
         cause: Box<Failure>,

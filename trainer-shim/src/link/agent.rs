@@ -347,7 +347,7 @@ impl Shared {
         }
     }
 
-    fn told(&self, seq: u64, body: ReplyBody) {
+    fn replied(&self, seq: u64, body: ReplyBody) {
         let (is_piece, word) = match body {
             ReplyBody::Problem(problem) => {
                 let refused = holdfast_client::Error::Refused(Box::new(problem));
@@ -385,7 +385,7 @@ impl Listening {
                 None => return Err(Ended::Gone("it ended without a word".to_owned())),
             };
             match frame::decode(&frame) {
-                Ok(FromAgent::Told { seq, body }) => agent.shared.told(seq, *body),
+                Ok(FromAgent::Reply { seq, body }) => agent.shared.replied(seq, *body),
                 Ok(FromAgent::Feed(feed)) => return Ok(Said::Feed(feed)),
                 Ok(FromAgent::ValidUntil { until_ms }) => {
                     return Ok(Said::ValidUntil(Duration::from_millis(until_ms)));

@@ -24,10 +24,10 @@ pub struct Users {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsersError {
     /// It names nobody there.
-    #[error("{0:?} is no user; write for instance 1000,trainer or any")]
+    #[error("{0:?} is not a user; write for instance 1000,trainer or any")]
     NoUser(String),
     /// The system does not know the name.
-    #[error("this host knows no user {0:?}; write the number that `id -u` prints for it")]
+    #[error("this host has no user {0:?}; write the number that `id -u` prints for it")]
     Unknown(String),
     /// The system cannot be asked.
     #[error("cannot look for the user {name:?}: {reason}; write its number")]

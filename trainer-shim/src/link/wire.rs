@@ -32,7 +32,7 @@ pub enum Request {
 impl FromAgent {
     /// The answer to a call that failed.
     pub fn problem(seq: u64, problem: Problem) -> FromAgent {
-        FromAgent::Told { seq, body: Box::new(ReplyBody::Problem(problem)) }
+        FromAgent::Reply { seq, body: Box::new(ReplyBody::Problem(problem)) }
     }
 }
 
@@ -148,7 +148,8 @@ pub struct Heartbeat {
 pub enum FromAgent {
     /// The answer to a call, as on a stream of a node; of a watch or a
     /// subscription one piece of it.
-    Told {
+    #[serde(rename = "told")]
+    Reply {
         /// Number of the call.
         seq: u64,
         /// The cluster's answer or refusal, or the agent's.

@@ -38,10 +38,10 @@ pub enum Why {
     #[error("revoked at revision {}: {}", .0.at, .0.cause)]
     Revoked(Revocation),
     /// It is unknown whether this process is still a member.
-    #[error("the lease of this host was not confirmed for too long, or is over")]
+    #[error("the lease of this host was not confirmed for too long, or has ended")]
     LeaseLost,
     /// This process has let go of it.
-    #[error("this process has let go of it")]
+    #[error("this process has released it")]
     Released,
     /// A call on it failed, and that could not be reported to the store.
     #[error("{0}")]

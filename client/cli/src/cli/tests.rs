@@ -2,7 +2,10 @@
 
 use clap::CommandFactory;
 
+use holdfast_api::Blob;
+
 use super::*;
+use crate::argument::Value;
 
 fn parse(line: &[&str]) -> Result<Cli, UsageError> {
     let words: Vec<_> = std::iter::once(&"holdfast").chain(line).map(Into::into).collect();

@@ -15,7 +15,6 @@ use crate::output::{Document, cell, counted, printable, write_rows};
 /// How long one node may take before the next is asked.
 const NODE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Lists the agents.
 pub(crate) async fn list(context: &Context) -> Result<(), Failure> {
     let agents = ask(context).await?;
     if agents.agents.is_empty() {

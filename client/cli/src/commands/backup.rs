@@ -145,7 +145,7 @@ fn verify(file: &Path) -> Result<Backup, Failure> {
             "{named} is a backup of format {found}, this program reads {}: use a newer one",
             backup::VERSION
         )),
-        error => Failure::Input(format!("{named} is no whole backup: {error}")),
+        error => Failure::Input(format!("{named} is not a whole backup: {error}")),
     };
     let mut counted = Counted { input: BufReader::new(input), bytes: 0 };
     let (header, blocks) = backup::open(&mut counted).map_err(wrong)?;

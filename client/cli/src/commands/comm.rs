@@ -170,7 +170,7 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-/// `comm list`.
+/// The answer of `comm list`.
 #[derive(Debug, Serialize)]
 struct Groups {
     groups: Vec<HeldInfo>,

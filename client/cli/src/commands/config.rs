@@ -15,7 +15,7 @@ pub(crate) fn run(settings: &Settings, form: Form) -> Result<(), Failure> {
     Ok(output::print(&output::render_as(&document, form)?)?)
 }
 
-/// `config`.
+/// The answer of `config`.
 #[derive(Debug, Serialize)]
 struct Merged {
     store: Item<Vec<String>>,

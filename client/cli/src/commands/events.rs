@@ -20,7 +20,7 @@ const PAGE_EVENTS_MAX: u64 = 1_000;
 /// Prints events after a revision; with `follow` until it is interrupted, which
 /// is success.
 pub(crate) async fn run(context: &Context, after: Revision, follow: bool) -> Result<(), Failure> {
-    until_interrupted(print(context, Log::behind(after), follow)).await
+    until_interrupted(print(context, Log::after(after), follow)).await
 }
 
 async fn print(context: &Context, mut log: Log, follow: bool) -> Result<(), Failure> {
@@ -162,7 +162,6 @@ pub(super) struct Log {
     after: Revision,
 }
 
-/// Some events.
 pub(super) struct Page {
     pub(super) events: Vec<Event>,
     /// Registrations, ends and promotions up to this revision are no longer kept.
@@ -174,7 +173,7 @@ pub(super) struct Page {
 }
 
 impl Log {
-    pub(super) fn behind(after: Revision) -> Log {
+    pub(super) fn after(after: Revision) -> Log {
         Log { after }
     }
 

@@ -24,7 +24,7 @@ pub(crate) async fn run(context: &Context, command: FenceCommand) -> Result<(), 
     }
 }
 
-/// `fence check`.
+/// The answer of `fence check`.
 #[derive(Debug, Serialize)]
 struct Holds {
     token: Fence,

@@ -108,7 +108,6 @@ pub(super) fn main_thread(silent_ms: u64) -> String {
 }
 
 impl Ago {
-    /// The longer one.
     pub(super) fn or_longer(self, other: Ago) -> Ago {
         Ago {
             called_ms_ago: self.called_ms_ago.max(other.called_ms_ago),

@@ -27,7 +27,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
         (ReadOutcome::Iteration(info), revision) => (info, revision),
         (other, _) => return Err(unexpected_answer("iterations", &other)),
     };
-    let mut log = events::Log::behind(0);
+    let mut log = events::Log::after(0);
     let (mut advances, mut newest) = (Vec::new(), LogNow::default());
     let compacted = loop {
         let page = log.next(context).await?;
@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     context.emit(&Iterations::of(info, advances, compacted, now, revision))
 }
 
-/// `iterations`.
+/// The answer of `iterations`.
 #[derive(Debug, Serialize)]
 struct Iterations {
     iteration: u64,

@@ -63,7 +63,7 @@ async fn successor(
     }
 }
 
-/// `leader show`.
+/// The answer of `leader show`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Leader {
     leader: NodeId,
@@ -90,7 +90,7 @@ impl Document for Leader {
     }
 }
 
-/// `leader transfer`.
+/// The answer of `leader transfer`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Transferred {
     from: Option<NodeId>,

@@ -18,7 +18,6 @@ use crate::output::{self, Form, Output};
 /// Most keys asked for at once.
 const PAGE_KEYS_MAX: u64 = 1000;
 
-/// Lists keys.
 pub(crate) async fn run(
     context: &Context,
     prefix: Blob,

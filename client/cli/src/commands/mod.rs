@@ -137,7 +137,6 @@ impl Context {
         self.form
     }
 
-    /// Prints an answer.
     pub(crate) fn emit(&self, document: &impl Document) -> Result<(), Failure> {
         Ok(output::print(&output::render_as(document, self.form)?)?)
     }

@@ -53,7 +53,7 @@ fn one_address(text: &str) -> Result<String, Failure> {
     }
 }
 
-/// `node list`.
+/// The answer of `node list`.
 #[derive(Debug, Serialize)]
 struct Nodes {
     leader: Option<NodeId>,
@@ -126,7 +126,7 @@ impl Document for Nodes {
     }
 }
 
-/// `node remove`.
+/// The answer of `node remove`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Removed {
     node: NodeId,

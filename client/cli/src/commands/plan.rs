@@ -76,7 +76,7 @@ impl Lost {
     }
 }
 
-/// `job plan`.
+/// The answer of `job plan`.
 #[derive(Debug, Serialize)]
 struct Plan {
     /// What it would wait for; null: it would begin at once.

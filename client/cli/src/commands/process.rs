@@ -57,7 +57,7 @@ fn choose(process: ProcessId, found: Option<ProcessInfo>) -> Result<Incarnation,
     }
 }
 
-/// `process remove`.
+/// The answer of `process remove`.
 #[derive(Debug, Serialize)]
 struct Removed {
     process: ProcessId,

@@ -18,7 +18,6 @@ const PAGE_PROCESSES_MAX: u64 = 2_000;
 /// Most rounds that one cell names.
 const ROUNDS_SHOWN_MAX: usize = 3;
 
-/// Lists the processes.
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let scope = context.scope();
     let (processes, revision) = all(context, &scope, false).await?;
@@ -79,7 +78,7 @@ pub(super) fn moments(processes: &[ProcessInfo]) -> impl Iterator<Item = u64> + 
     })
 }
 
-/// `processes`.
+/// The answer of `processes`.
 #[derive(Debug, Serialize)]
 struct Processes {
     processes: Vec<ProcessInfo>,

@@ -224,7 +224,7 @@ impl Patience {
     }
 }
 
-/// `node replace`.
+/// The answer of `node replace`.
 #[derive(Debug, Serialize)]
 struct Replaced {
     node: NodeId,

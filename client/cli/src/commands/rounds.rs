@@ -48,7 +48,7 @@ pub(super) fn moments(rounds: &[RoundInfo]) -> impl Iterator<Item = LogTime> + '
     })
 }
 
-/// `rounds`.
+/// The answer of `rounds`.
 #[derive(Debug, Serialize)]
 struct Rounds {
     rounds: Vec<RoundInfo>,

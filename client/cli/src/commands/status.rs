@@ -62,7 +62,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `status`.
+/// The answer of `status`.
 #[derive(Debug, Serialize)]
 struct StatusWithAgents {
     #[serde(flatten)]

@@ -37,7 +37,7 @@ pub(crate) async fn run(context: &Context, command: ClusterTokenCommand) -> Resu
     }
 }
 
-/// `token list`.
+/// The answer of `token list`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Listed {
     node: NodeId,
@@ -87,7 +87,7 @@ fn print(document: &impl Document, form: Form) -> Result<(), Failure> {
     Ok(output::print(&output::render_as(document, form)?)?)
 }
 
-/// `token keygen`.
+/// The answer of `token keygen`.
 #[derive(Debug, Serialize)]
 struct Made {
     key: String,
@@ -103,7 +103,7 @@ impl Document for Made {
     }
 }
 
-/// `token create`.
+/// The answer of `token create`.
 #[derive(Debug, Serialize)]
 struct Created {
     token: String,
@@ -117,7 +117,7 @@ impl Document for Created {
     }
 }
 
-/// `token show`.
+/// The answer of `token show`.
 #[derive(Debug, Serialize)]
 struct Said {
     id: String,

@@ -79,7 +79,7 @@ fn read(input: impl BufRead, person: bool) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// `kv txn`.
+/// The answer of `kv txn`.
 #[derive(Debug, Serialize)]
 struct Done<'a> {
     succeeded: bool,

@@ -34,7 +34,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `waits`.
+/// The answer of `waits`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Waits {
     /// Why all this may be old, in words; null while there is a majority.

@@ -64,7 +64,7 @@ impl One {
         let run = meant.expect("there is one run at least, and the named one if one was named");
         let present = open.is_some_and(|open| open.run == run.run);
         let place = Place::of(job, run, present);
-        let agents = told(context, agents::ask(context).await);
+        let agents = agents_or_none(context, agents::ask(context).await);
         let seen = Seen::look(context, &place, stale).await?;
         let now = seen.now(exact(context, stale).await?);
         let mut why = Why::of(&place, seen, &agents, now);
@@ -88,7 +88,7 @@ async fn exact(context: &Context, stale: bool) -> Result<Option<LogNow>, Failure
 }
 
 async fn everything(context: &Context, lost: Option<String>) -> Result<(), Failure> {
-    let agents = told(context, agents::ask_everywhere(context).await);
+    let agents = agents_or_none(context, agents::ask_everywhere(context).await);
     let everything = Everything::look(context, &agents, lost).await?;
     context.emit(&everything)?;
     agents::talk(context, &agents);
@@ -96,7 +96,7 @@ async fn everything(context: &Context, lost: Option<String>) -> Result<(), Failu
 }
 
 /// Goes on without agents: a cluster that cannot list them can still list rounds.
-fn told(context: &Context, asked: Result<Agents, Failure>) -> Agents {
+fn agents_or_none(context: &Context, asked: Result<Agents, Failure>) -> Agents {
     asked.unwrap_or_else(|failure| {
         let why = failure.message(Some(&context.settings));
         context.talk(format!("what agents tell is not shown: {why}"));

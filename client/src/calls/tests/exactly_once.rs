@@ -96,7 +96,7 @@ fn command_of(request: &Request) -> Option<(SessionRef, Vec<i64>)> {
 }
 
 proptest! {
-    /// Whatever is lost, refused, or given up: a command is applied at most
+    /// With any losses, refusals and cancellations: a command is applied at most
     /// once, one that was answered exactly once, and its answer is its own.
     #[test]
     fn commands_are_applied_exactly_once(

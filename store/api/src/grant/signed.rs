@@ -174,7 +174,7 @@ pub enum PublicKeysError {
     },
     /// A line is something else.
     #[error(
-        "line {line} is no public key, or a damaged one: copy the file FILE.pub that `holdfast token keygen FILE` wrote again"
+        "line {line} is not a public key, or it is damaged: copy the file FILE.pub that `holdfast token keygen FILE` wrote again"
     )]
     Malformed {
         /// The line, from 1.

@@ -35,7 +35,7 @@ defects! {
     StaleRead = "stale-read",
     /// A follower answers reads from its own state.
     FollowerRead = "follower-read",
-    /// One voter that has lost the leader succeeds it, whatever the others see.
+    /// One voter that has lost the leader replaces it, whatever the others see.
     LossOfOne = "loss-of-one",
     /// A leader that restarts goes on leading without an election.
     LeaderRestored = "leader-restored",
@@ -75,7 +75,7 @@ defects! {
     UnknownIsRefused = "unknown-is-refused",
     /// A value that one connection has set may be invisible to another one of the host.
     UnseenSet = "unseen-set",
-    /// Of several values that a connection sets one after the other, the first stays.
+    /// When a connection sets several values one after the other, the first stays.
     FirstSetStays = "first-set-stays",
 }
 

@@ -85,7 +85,7 @@ impl Machine {
         let Act { changed, recorded, told, garbage, .. } = act;
         applied.garbage.extend(garbage);
         if !told.is_empty() {
-            applied.effects.push(Effect::Told(told.into_iter().collect()));
+            applied.effects.push(Effect::Notify(told.into_iter().collect()));
         }
         if recorded {
             applied.effects.push(Effect::Recorded { job: run.job.clone() });
@@ -188,7 +188,7 @@ impl Act<'_> {
         }
         if !self.coordination.standing.is_formed() {
             past.last_end = self.time;
-            // Of several that end together, no one is the last.
+            // When several end together, none of them is the last.
             past.over_before = if self.lost { 0 } else { self.revision };
             self.coordination.recount(self.time);
         }

@@ -23,7 +23,7 @@ const ROUNDS_STEPS_MAX: usize = 1 << 20;
 impl Machine {
     /// Whether a lease has anything for its holder after a revision, or has ended:
     /// its holder must learn of that, too.
-    pub fn told(&self, lease: LeaseId, since: Revision) -> bool {
+    pub fn has_news(&self, lease: LeaseId, since: Revision) -> bool {
         self.leases.by_id.get(&lease).is_none_or(|lease| lease.told > since)
     }
 
@@ -213,7 +213,7 @@ impl Machine {
         let log = &job.coordination.events;
         let mut events: Vec<Event> = Vec::new();
         let mut upto = self.revision;
-        for event in log.behind(after) {
+        for event in log.after(after) {
             let last = events.last().map(|last| last.revision);
             if events.len() >= page && last != Some(event.revision) {
                 upto = last.unwrap_or(upto);
@@ -221,7 +221,7 @@ impl Machine {
             }
             events.push(event.as_ref().clone());
         }
-        Ok(ReadOutcome::Events { events, compacted: log.compacted_behind(after), upto })
+        Ok(ReadOutcome::Events { events, compacted: log.compacted_after(after), upto })
     }
 
     /// Whether there is anything in a job's event log after a revision.
@@ -349,7 +349,6 @@ impl Coordination {
         })
     }
 
-    /// All live processes.
     fn gathered(&self) -> OrdMap<ProcessId, &Process> {
         let alive = self.processes.iter().filter(|(_, record)| record.is_alive());
         alive.map(|(process, record)| (*process, record)).collect()

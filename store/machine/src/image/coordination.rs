@@ -6,33 +6,27 @@ use std::io;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Blob, Closed, Concluded, EndInfo, Event, Fault, Generation, Labels, LogTime, Members,
-    MembersChange, Nonce, Policy, Ranks, Revision, Role, RoundFailure, SecretId, Terms,
+    Blob, Closed, Concluded, EndInfo, Event, Fault, Labels, Members, MembersChange, Nonce, Policy,
+    Ranks, Revision, Role, RoundFailure,
 };
-use imbl::{OrdMap, Vector};
+use imbl::OrdMap;
 
-use super::decode::{ascending, invalid, is_beyond, name, text};
+use super::decode::{ascending, invalid, text};
 use super::frame::{Reader, Writer};
+use super::rounds::{base, key, read_base, read_bases, read_key, read_round, round};
 use crate::applied::RunKey;
 use crate::codec::{DecodeError, pack, unpack};
 use crate::coordination::act::{TimerOf, Timers};
 use crate::coordination::{
-    Advanced, Bases, Call, CallState, Coordination, EventLog, JobCoordination, Kept, Live, Outcome,
-    Past, Process, Ranked, Roster,
+    Advanced, Bases, Call, CallState, Coordination, EventLog, JobCoordination, Kept, Outcome, Past,
+    Process, Ranked, Roster,
 };
-use crate::deadlines::Use;
-use crate::lease::{Attached, Lease, Leases};
-use crate::round::{Arrived, Base, Block, Numbers, Round, RoundKey, Tally, Unfinished};
+use crate::round::Block;
 
 const CALL_WAITING: u64 = 0;
 const CALL_CLOSED: u64 = 1;
 const CALL_FAILED: u64 = 2;
 const CALL_WITHDRAWN: u64 = 3;
-
-const FINISHED: u64 = 0;
-const EXIT_WITHDRAWN: u64 = 1;
-const EXIT_DEADLINE: u64 = 2;
-const EXIT_ENTERED_AGAIN: u64 = 3;
 
 pub(super) fn write_job(coordination: &JobCoordination, out: &mut Writer<'_>) -> io::Result<()> {
     let JobCoordination {
@@ -189,47 +183,6 @@ pub(super) fn write(coordination: &Coordination, out: &mut Writer<'_>) -> io::Re
     Ok(())
 }
 
-/// A key and its terms.
-pub(super) fn key(key: &RoundKey, out: &mut Writer<'_>) -> io::Result<()> {
-    let RoundKey { name, among, conclusion, is_quorum, is_held } = key;
-    let (among, conclusion) = (among.as_ref().clone(), *conclusion);
-    out.bytes(name.as_bytes())?;
-    out.bytes(&pack(&Terms { among, conclusion, ..Terms::default() }))?;
-    out.bool(*is_quorum)?;
-    out.bool(*is_held)
-}
-
-pub(super) fn read_key(input: &mut Reader<'_>) -> Result<RoundKey, DecodeError> {
-    let name = Blob::from(input.bytes()?);
-    let Terms { among, conclusion, .. } = unpack(&input.bytes()?)?;
-    let (is_quorum, is_held) = (input.bool()?, input.bool()?);
-    Ok(RoundKey { name, among: Arc::new(among), conclusion, is_quorum, is_held })
-}
-
-pub(super) fn base(base: &Base, out: &mut Writer<'_>) -> io::Result<()> {
-    let Base { witness, members, is_held } = base;
-    out.u64(*witness)?;
-    out.bool(*is_held)?;
-    out.bytes(&pack(members.as_ref()))
-}
-
-pub(super) fn read_base(input: &mut Reader<'_>) -> Result<Base, DecodeError> {
-    let (witness, is_held) = (input.u64()?, input.bool()?);
-    Ok(Base { witness, members: Arc::new(unpack::<Members>(&input.bytes()?)?), is_held })
-}
-
-fn read_bases(input: &mut Reader<'_>) -> Result<Vector<(Generation, Base)>, DecodeError> {
-    let mut bases = Vector::new();
-    for _ in 0..input.u64()? {
-        let generation = input.u64()?;
-        if bases.last().is_some_and(|(last, _)| *last >= generation) {
-            return invalid("the remembered generations are out of order");
-        }
-        bases.push_back((generation, read_base(input)?));
-    }
-    Ok(bases)
-}
-
 fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
     let Process {
         incarnation,
@@ -278,61 +231,6 @@ fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
             }
             CallState::Withdrawn => out.u64(CALL_WITHDRAWN)?,
         }
-    }
-    Ok(())
-}
-
-fn round(round: &Round, out: &mut Writer<'_>) -> io::Result<()> {
-    // The counts, and which of the scope are alive, are derived from the processes.
-    let Round {
-        generation,
-        base,
-        opened_at,
-        counted_since,
-        arrivals,
-        tally: _,
-        reached,
-        timer,
-        evicted,
-    } = round;
-    out.u64(*generation)?;
-    out.bool(base.is_some())?;
-    if let Some(base) = base {
-        self::base(base, out)?;
-    }
-    out.u64(*opened_at)?;
-    out.bytes(&pack(counted_since))?;
-    out.u64(*reached)?;
-    out.bytes(&pack(timer))?;
-    out.bytes(&pack(evicted))?;
-    out.length(arrivals.len())?;
-    for (process, arrived) in arrivals {
-        let Arrived {
-            incarnation,
-            call,
-            at,
-            payload,
-            numbers,
-            names,
-            holds,
-            passed_over,
-            unfinished,
-        } = arrived;
-        out.u64((*process).into())?;
-        out.u64(*incarnation)?;
-        out.u64(*call)?;
-        out.u64(*at)?;
-        out.bytes(payload.as_bytes())?;
-        self::numbers(numbers, out)?;
-        out.u64(*names)?;
-        out.bool(*holds)?;
-        out.u64(*passed_over)?;
-        out.u64(match unfinished {
-            None => FINISHED,
-            Some(Unfinished::Withdrawn) => EXIT_WITHDRAWN,
-            Some(Unfinished::Deadline) => EXIT_DEADLINE,
-            Some(Unfinished::EnteredAgain) => EXIT_ENTERED_AGAIN,
-        })?;
     }
     Ok(())
 }
@@ -457,81 +355,6 @@ fn read_process(input: &mut Reader<'_>, revision: Revision) -> Result<Process, D
     Ok(process)
 }
 
-fn read_round(
-    input: &mut Reader<'_>,
-    key: &RoundKey,
-    coordination: &mut Coordination,
-    job: &JobCoordination,
-) -> Result<Round, DecodeError> {
-    let generation = input.u64()?;
-    let base = if input.bool()? { Some(read_base(input)?) } else { None };
-    let mut round = Round {
-        generation,
-        base,
-        opened_at: input.u64()?,
-        counted_since: unpack::<Option<LogTime>>(&input.bytes()?)?,
-        arrivals: OrdMap::new(),
-        tally: Tally::default(),
-        reached: input.u64()?,
-        timer: unpack::<Option<LogTime>>(&input.bytes()?)?,
-        evicted: unpack::<Members>(&input.bytes()?)?,
-    };
-    if round.base.is_some() != key.generation().is_some() {
-        return invalid("a round is among a generation whose members are not there");
-    }
-    for _ in 0..input.u64()? {
-        let process = input.u32()?;
-        let (incarnation, call, at) = (input.u64()?, input.u64()?, input.u64()?);
-        let payload = Blob::from(input.bytes()?);
-        let numbers = read_numbers(input)?;
-        let (names, holds, passed_over) = (input.u64()?, input.bool()?, input.u64()?);
-        let unfinished = match input.u64()? {
-            FINISHED => None,
-            EXIT_WITHDRAWN => Some(Unfinished::Withdrawn),
-            EXIT_DEADLINE => Some(Unfinished::Deadline),
-            EXIT_ENTERED_AGAIN => Some(Unfinished::EnteredAgain),
-            other => return invalid(&format!("an exit cannot fail by {other}")),
-        };
-        let arrived = Arrived {
-            incarnation,
-            call,
-            at,
-            payload,
-            numbers,
-            names,
-            holds,
-            passed_over,
-            unfinished,
-        };
-        if holds && !job.held.get(key).is_some_and(|held| held.holds(process, incarnation)) {
-            return invalid("somebody has arrived as a holder who holds nothing");
-        }
-        let record = coordination.processes.get(&process);
-        let record = record.filter(|r| r.is_alive() && r.incarnation == arrived.incarnation);
-        let waits = record.filter(|record| match call {
-            0 => unfinished.is_some(),
-            call => record
-                .calls
-                .get(&call)
-                .is_some_and(|call| call.round == *key && matches!(call.state, CallState::Waiting)),
-        });
-        if waits.is_none() {
-            return invalid("somebody has arrived who does not wait");
-        }
-        if !round.admits(key, process, arrived.incarnation) {
-            return invalid("somebody has arrived at a round that is not among it");
-        }
-        coordination.payload_bytes += arrived.payload.len() as u64;
-        ascending(&mut round.arrivals, process, arrived, "arrivals")?;
-    }
-    if round.arrivals.is_empty() {
-        return invalid("nobody has arrived at a round that gathers");
-    }
-    round.tally = coordination.tally_of(key, &round);
-    coordination.index(key);
-    Ok(round)
-}
-
 fn read_outcome(input: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
     let closed: Closed = unpack(&input.bytes()?)?;
     let members: Members = unpack(&input.bytes()?)?;
@@ -573,100 +396,6 @@ fn tie(coordination: &mut Coordination) -> Result<(), DecodeError> {
     Ok(())
 }
 
-pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<()> {
-    // The indexes and the deadlines are derived from the leases.
-    let Leases { by_id, by_nonce: _, by_run: _, next, deadlines: _ } = leases;
-    out.u64(*next)?;
-    out.length(by_id.len())?;
-    for (id, lease) in by_id {
-        let Lease { run, nonce, host, session, usage, store_lost_ms_max, told, processes, is_last } =
-            lease;
-        let Use { ttl_ms, last_used } = usage;
-        out.id(*id)?;
-        out.bytes(run.job.as_str().as_bytes())?;
-        out.bytes(run.run.as_str().as_bytes())?;
-        out.u64(nonce.0)?;
-        out.u64(nonce.1)?;
-        out.bytes(host.as_bytes())?;
-        // No session has the id 0.
-        out.id(session.unwrap_or_default())?;
-        out.u64(*ttl_ms)?;
-        out.u64(*last_used)?;
-        out.u64(*store_lost_ms_max)?;
-        out.u64(*told)?;
-        out.bool(*is_last)?;
-        out.length(processes.len())?;
-        for (process, Attached { incarnation, end, former }) in processes {
-            out.u64((*process).into())?;
-            out.u64(*incarnation)?;
-            out.bytes(&pack(end))?;
-            out.bytes(&pack(former))?;
-        }
-    }
-    Ok(())
-}
-
-pub(super) fn read_leases(
-    input: &mut Reader<'_>,
-    time: LogTime,
-    leader_since: LogTime,
-    level: u32,
-) -> Result<Leases, DecodeError> {
-    let mut leases = Leases::new(input.u64()?);
-    for _ in 0..input.u64()? {
-        let id = input.id()?;
-        let run = RunKey { job: name(input)?, run: name(input)? };
-        let nonce = Nonce(input.u64()?, input.u64()?);
-        let mut lease = Lease {
-            run,
-            nonce,
-            host: text(input)?.into(),
-            session: Some(input.id()?).filter(|id| *id > SecretId::MIN),
-            usage: Use { ttl_ms: input.u64()?, last_used: input.u64()? },
-            store_lost_ms_max: input.u64()?,
-            told: input.u64()?,
-            is_last: input.bool()?,
-            processes: OrdMap::new(),
-        };
-        for _ in 0..input.u64()? {
-            let process = input.u32()?;
-            let incarnation = input.u64()?;
-            let end = unpack(&input.bytes()?)?;
-            let former = unpack(&input.bytes()?)?;
-            ascending(
-                &mut lease.processes,
-                process,
-                Attached { incarnation, end, former },
-                "attached",
-            )?;
-        }
-        let last = leases.by_id.get_max().map(|(id, _)| *id);
-        if last >= Some(id) || is_beyond(id, leases.next, level) || lease.usage.last_used > time {
-            return invalid("a lease's id or last use is out of order");
-        }
-        if leases.by_nonce.contains_key(&nonce) {
-            return invalid("two leases have one nonce");
-        }
-        let of_run = leases.of_run(&lease.run).next();
-        let after_last = leases.left(&lease.run).is_some();
-        if after_last || lease.is_last && (of_run.is_some() || !lease.processes.is_empty()) {
-            return invalid("a run has other leases beside its last one");
-        }
-        leases.insert(id, lease, leader_since);
-    }
-    Ok(leases)
-}
-
-pub(super) fn numbers(numbers: &Numbers, out: &mut Writer<'_>) -> io::Result<()> {
-    let Numbers { rule, require_all, deadline, hold } = numbers.clone();
-    out.bytes(&pack(&Terms { rule, require_all, deadline, hold, ..Terms::default() }))
-}
-
-pub(super) fn read_numbers(input: &mut Reader<'_>) -> Result<Numbers, DecodeError> {
-    let Terms { rule, require_all, deadline, hold, .. } = unpack(&input.bytes()?)?;
-    Ok(Numbers { rule, require_all, deadline, hold })
-}
-
 /// The timers of a run's rounds.
 pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, coordination: &Coordination) {
     for (key, round) in &coordination.rounds {
@@ -674,28 +403,4 @@ pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, coordination: &Coor
             timers.insert((at, run.clone(), TimerOf::Round(key.clone())));
         }
     }
-}
-
-/// Every lease belongs to an open run, and every live process belongs to a lease.
-pub(super) fn check_attached(
-    leases: &Leases,
-    run: &RunKey,
-    coordination: &Coordination,
-) -> Result<(), DecodeError> {
-    for (id, process) in coordination.processes.iter().filter(|(_, process)| process.is_alive()) {
-        let lease = leases.by_id.get(&process.lease).filter(|lease| lease.run == *run);
-        let attached = lease.and_then(|lease| lease.processes.get(id));
-        let same = |attached: &Attached| {
-            attached.incarnation == process.incarnation && attached.end.is_none()
-        };
-        if !attached.is_some_and(same) {
-            return invalid("a live process is not attached to its lease");
-        }
-    }
-    let live: Live = coordination.live;
-    let counted = coordination.processes.values().filter(|process| process.is_alive()).count();
-    if counted as u64 != u64::from(live.active) + u64::from(live.standby) {
-        return invalid("the live processes were miscounted");
-    }
-    Ok(())
 }

@@ -10,7 +10,7 @@ use imbl::{OrdMap, Vector};
 
 use super::encode::RUN_LOST;
 use super::frame::{Reader, yes_or_no};
-use super::{COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination, held};
+use super::{COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination, held, leases};
 use crate::applied::RunKey;
 use crate::cluster::Cluster;
 use crate::codec::{DecodeError, unpack};
@@ -31,7 +31,7 @@ pub(super) fn machine(version: u32, input: &mut Reader<'_>) -> Result<Machine, D
     let level = cluster.feature_level;
     let sessions = sessions(input, time, level)?;
     let leases = if version >= COORDINATION_VERSION {
-        coordination::read_leases(input, time, sessions.leader_since, level)?
+        leases::read(input, time, sessions.leader_since, level)?
     } else {
         Leases::default()
     };
@@ -46,7 +46,7 @@ fn timers(jobs: &Jobs, leases: &Leases) -> Result<Timers, DecodeError> {
     for (job, found) in &jobs.by_name {
         for (run, found) in &found.runs {
             let run = RunKey { job: job.clone(), run: run.clone() };
-            coordination::check_attached(leases, &run, &found.coordination)?;
+            leases::check_attached(leases, &run, &found.coordination)?;
             coordination::note_timers(&mut timers, &run, &found.coordination);
         }
         match found.open.clone() {

@@ -6,7 +6,7 @@ use std::io;
 use holdfast_api::{Change, ChangeKind, Name, WatchBatch};
 
 use super::frame::Writer;
-use super::{COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination};
+use super::{COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination, leases};
 use crate::cluster::Cluster;
 use crate::codec::pack;
 use crate::deadlines::Use;
@@ -24,7 +24,7 @@ pub(super) fn machine(machine: &Machine, version: u32, out: &mut Writer<'_>) -> 
     self::jobs(jobs, version, out)?;
     self::sessions(sessions, out)?;
     if version >= COORDINATION_VERSION {
-        coordination::write_leases(leases, out)?;
+        leases::write(leases, out)?;
     }
     self::history(history, out)
 }

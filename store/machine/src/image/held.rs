@@ -6,9 +6,9 @@ use std::sync::Arc;
 use holdfast_api::{Generation, LogTime, Members, Ranks, Revision, Revocation};
 use imbl::{OrdMap, OrdSet};
 
-use super::coordination::{base, key, numbers, read_base, read_key, read_numbers};
 use super::decode::{ascending, invalid};
 use super::frame::{Reader, Writer};
+use super::rounds::{base, key, numbers, read_base, read_key, read_numbers};
 use crate::applied::RunKey;
 use crate::codec::{DecodeError, pack, unpack};
 use crate::coordination::act::{TimerOf, Timers};

@@ -26,13 +26,13 @@ pub(crate) struct Facts {
     pub standbys: u32,
     /// Among all active processes: their state.
     pub group: Option<Group>,
-    /// Of a quorum: the time since which it is one.
+    /// For a quorum: the time since which it is one.
     pub enough_since: Option<LogTime>,
-    /// Of a quorum: the latest one of its kind.
+    /// For a quorum: the latest one of its kind.
     pub former: Option<Former>,
-    /// Of a held round whose generation has holders: those holders.
+    /// For a held round whose generation has holders: those holders.
     pub holders: Option<Holders>,
-    /// Of a held round: the arrivals want different things.
+    /// For a held round: the arrivals want different things.
     pub specs_differ: bool,
     /// The held generation that it builds on is over.
     pub is_over: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Group {
     pub world: u32,
     pub members_min: u32,
     pub last_call_ms: u64,
-    /// Of those missing, how many wait in an advance.
+    /// How many of the missing wait in an advance.
     pub advancing: u32,
     /// Whether anybody waits in an advance.
     pub somebody_advances: bool,
@@ -74,7 +74,7 @@ pub(crate) enum Phase {
 pub(crate) struct Former {
     pub arrived: u32,
     pub living: u32,
-    /// Of those that have not arrived, how many wait in an advance.
+    /// How many of those that have not arrived wait in an advance.
     pub advancing: u32,
 }
 

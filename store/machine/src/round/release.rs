@@ -72,7 +72,7 @@ impl Machine {
         })
     }
 
-    /// The run in which a job goes on, whichever its caller knows.
+    /// The current run of a job, also when the caller names an older one.
     pub(super) fn present_run(&self, scope: &Scope) -> Result<RunKey, Refusal> {
         self.at_coordination_level()?;
         if !self.jobs.by_name.contains_key(&scope.job) {

@@ -27,7 +27,7 @@ pub fn process_of(participant: Participant) -> usize {
     participant / 2
 }
 
-/// Log time, in last calls: whatever began in one of them is over in the next.
+/// Log time, in last calls: what began in one of them is over in the next.
 pub type Tick = u8;
 
 /// A set of incarnations.

@@ -69,7 +69,7 @@ fn step(machine: &mut Machine, text: &str) -> String {
     shown
 }
 
-/// Whatever a script does, the image of the state is the state.
+/// After every step of a script the image of the state gives the same state.
 fn survives_a_restart(machine: &mut Machine) {
     let mut image = Vec::new();
     machine.encode(&mut image).unwrap();

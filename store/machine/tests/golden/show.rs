@@ -27,7 +27,7 @@ pub fn applied(applied: &Applied) -> String {
             Effect::RunEnded { run, refusal } => writeln!(out, "  ended {run}: {refusal}").unwrap(),
             // A script asks for its content with `events`.
             Effect::Recorded { .. } => {}
-            Effect::Told(leases) => {
+            Effect::Notify(leases) => {
                 let leases: Vec<_> = leases.iter().map(SecretId::to_string).collect();
                 writeln!(out, "  told {}", leases.join(" ")).unwrap();
             }
@@ -255,7 +255,7 @@ pub fn ask(machine: &Machine, ask: &Ask) -> String {
             machine.has_pending_deadlines(),
         ),
         Ask::Told { lease, since } => {
-            if machine.told(*lease, *since) { "yes" } else { "no" }.to_owned()
+            if machine.has_news(*lease, *since) { "yes" } else { "no" }.to_owned()
         }
         Ask::Revoked => {
             let kept =

@@ -225,7 +225,7 @@ impl Observer {
             };
             prop_assert!(feed.decisions.is_sorted_by_key(|decision| decision.at));
             let is_new = feed.decisions.iter().any(|decision| decision.at > self.revision);
-            prop_assert!(!is_new || machine.told(lease, self.revision), "nobody was told");
+            prop_assert!(!is_new || machine.has_news(lease, self.revision), "nobody was told");
             let generations: BTreeSet<_> = feed.closed.iter().map(|c| c.generation).collect();
             prop_assert_eq!(generations.len(), feed.closed.len(), "told twice");
             for closed in feed.closed {

@@ -327,7 +327,7 @@ impl Watcher {
                 // The lease has ended with this command.
                 continue;
             };
-            prop_assert!(machine.told(lease, self.revision), "{lease} is not told");
+            prop_assert!(machine.has_news(lease, self.revision), "{lease} is not told");
             let news = feed.held.iter().find(|news| news.generation == info.generation);
             let Some(news) = news else {
                 return Err(TestCaseError::fail(format!("no news for {lease} of {info:?}")));

@@ -39,7 +39,7 @@ fn batches(applied: &Applied) -> impl Iterator<Item = &WatchBatch> {
         Effect::RunOpened { .. }
         | Effect::RunEnded { .. }
         | Effect::Recorded { .. }
-        | Effect::Told(_) => None,
+        | Effect::Notify(_) => None,
     })
 }
 

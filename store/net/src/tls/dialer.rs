@@ -112,7 +112,7 @@ fn server_name(address: &str) -> io::Result<ServerName<'static>> {
         return Ok(ServerName::IpAddress(ip.into()));
     }
     let wrong = |_| {
-        let why = format!("{host:?} is no name that a certificate can have");
+        let why = format!("{host:?} is not a name that a certificate can have");
         io::Error::new(io::ErrorKind::InvalidInput, why)
     };
     ServerName::try_from(host.to_owned()).map_err(wrong)

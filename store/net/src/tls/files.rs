@@ -12,6 +12,8 @@ use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::regular_file::open_regular;
+
 /// Longest file that is read: room for a system's list of authorities.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -117,12 +119,8 @@ impl File {
 
 /// The file's bytes, and one more than allowed.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Reading a pipe could block for ever.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
     let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    open_regular(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -17,14 +17,14 @@ use crate::http::problem::Failure;
 use crate::http::problem::extract::{BODY_BYTES_MAX, too_large};
 
 /// Bytes of all bodies that are being read or worked on.
-pub const BODIES_BYTES_MAX: usize = 512 * 1024 * 1024;
+const BODIES_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// Longest time for a body to arrive.
 const BODY_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// What is left for bodies. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Room(Arc<Semaphore>);
+pub(crate) struct Room(Arc<Semaphore>);
 
 impl Default for Room {
     fn default() -> Self {
@@ -34,14 +34,13 @@ impl Default for Room {
 
 /// A whole body, and the room that it takes until this is dropped.
 #[derive(Debug)]
-pub struct Received {
+pub(crate) struct Received {
     /// The body.
     pub bytes: Bytes,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads a body.
-pub async fn receive(body: Body, room: &Room) -> Result<Received, Failure> {
+pub(crate) async fn receive(body: Body, room: &Room) -> Result<Received, Failure> {
     receive_within(BODY_TIME_MAX, body, room).await
 }
 

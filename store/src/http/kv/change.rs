@@ -20,7 +20,7 @@ use crate::http::problem::{ChangeProblems, Failure};
 use crate::principal::Principal;
 
 /// The calls of this module.
-pub const CALLS: &[(Method, &str, Class)] = &[
+pub(crate) const CALLS: &[(Method, &str, Class)] = &[
     (Method::POST, "/v1/kv/put", Class::Change),
     (Method::POST, "/v1/kv/multi-put", Class::Change),
     (Method::POST, "/v1/kv/add", Class::Change),
@@ -35,7 +35,7 @@ pub const CALLS: &[(Method, &str, Class)] = &[
 ];
 
 /// Adds the calls of this module to a router.
-pub fn add_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
+pub(crate) fn add_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
     router
         .routes(routes!(put))
         .routes(routes!(multi_put))
@@ -54,7 +54,7 @@ type Answered<T> = Result<Json<T>, Failure>;
 
 /// A key to change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct KeyRequest {
+pub(crate) struct KeyRequest {
     /// Whose key.
     #[serde(flatten)]
     pub scope: Scope,
@@ -64,7 +64,7 @@ pub struct KeyRequest {
 
 /// A key and a value to store, to append or to push.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct KeyValueRequest {
+pub(crate) struct KeyValueRequest {
     /// Whose key.
     #[serde(flatten)]
     pub scope: Scope,
@@ -76,19 +76,19 @@ pub struct KeyValueRequest {
 
 /// A number to add to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AddRequest {
+pub(crate) struct AddRequest {
     /// Whose key.
     #[serde(flatten)]
     pub scope: Scope,
     /// The key; absent, it counts as 0.
     pub key: Blob,
     /// What to add, maybe negative.
-    pub delta: i64,
+    pub(crate) delta: i64,
 }
 
 /// A number to raise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct MaxRequest {
+pub(crate) struct MaxRequest {
     /// Whose key.
     #[serde(flatten)]
     pub scope: Scope,
@@ -100,7 +100,7 @@ pub struct MaxRequest {
 
 /// A value to replace if it is the expected one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct CasRequest {
+pub(crate) struct CasRequest {
     /// Whose key.
     #[serde(flatten)]
     pub scope: Scope,
@@ -109,12 +109,12 @@ pub struct CasRequest {
     /// The value that must be there; empty matches an absent key.
     pub expected: Blob,
     /// The value to put in its place.
-    pub desired: Blob,
+    pub(crate) desired: Blob,
 }
 
 /// A value to replace if it was not changed since.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct CasRevisionRequest {
+pub(crate) struct CasRevisionRequest {
     /// Whose key.
     #[serde(flatten)]
     pub scope: Scope,
@@ -128,7 +128,7 @@ pub struct CasRevisionRequest {
 
 /// Keys and values to store at one revision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct MultiPutRequest {
+pub(crate) struct MultiPutRequest {
     /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
@@ -138,7 +138,7 @@ pub struct MultiPutRequest {
 
 /// Steps that happen together or not at all.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct TransactionRequest {
+pub(crate) struct TransactionRequest {
     /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
@@ -150,12 +150,12 @@ pub struct TransactionRequest {
     pub then: Vec<TransactionOp>,
     /// What to do if it does not.
     #[serde(default)]
-    pub or_else: Vec<TransactionOp>,
+    pub(crate) or_else: Vec<TransactionOp>,
 }
 
 /// The change was made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct WrittenAnswer {
+pub(crate) struct WrittenAnswer {
     /// When.
     #[serde(flatten)]
     pub mark: Mark,
@@ -163,7 +163,7 @@ pub struct WrittenAnswer {
 
 /// The number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AddedAnswer {
+pub(crate) struct AddedAnswer {
     /// The number now.
     pub value: i64,
     /// When.
@@ -173,13 +173,13 @@ pub struct AddedAnswer {
 
 /// What the comparison came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ComparedAnswer {
+pub(crate) struct ComparedAnswer {
     /// Whether the desired value was stored.
-    pub swapped: bool,
+    pub(crate) swapped: bool,
     /// The key's value now; null if it is absent.
     pub value: Option<Blob>,
     /// Revision of the key's last change; 0 if it is absent.
-    pub modified: Revision,
+    pub(crate) modified: Revision,
     /// When.
     #[serde(flatten)]
     pub mark: Mark,
@@ -187,9 +187,9 @@ pub struct ComparedAnswer {
 
 /// The key is gone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct DeletedAnswer {
+pub(crate) struct DeletedAnswer {
     /// Whether there was anything to delete.
-    pub existed: bool,
+    existed: bool,
     /// When.
     #[serde(flatten)]
     pub mark: Mark,
@@ -197,7 +197,7 @@ pub struct DeletedAnswer {
 
 /// The value is in the queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct PushedAnswer {
+pub(crate) struct PushedAnswer {
     /// The queue's length with it.
     pub length: u64,
     /// When.
@@ -207,7 +207,7 @@ pub struct PushedAnswer {
 
 /// The front of the queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct PoppedAnswer {
+pub(crate) struct PoppedAnswer {
     /// The value; null if the queue was empty.
     pub value: Option<Blob>,
     /// The queue's length before.
@@ -219,9 +219,9 @@ pub struct PoppedAnswer {
 
 /// What the transaction came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct TransactionAnswer {
+pub(crate) struct TransactionAnswer {
     /// Whether the comparisons held.
-    pub succeeded: bool,
+    succeeded: bool,
     /// One for each step of the branch taken.
     pub outcomes: Vec<TransactionOutcome>,
     /// When.
@@ -265,7 +265,7 @@ fn compared(outcome: &KvOutcome, mark: Mark) -> Option<ComparedAnswer> {
     request_body(content = KeyValueRequest, example = json!({"job": "web", "key": "greeting", "value": "hello"})),
     responses((status = 200, description = "The key has the value", body = WrittenAnswer), ChangeProblems)
 )]
-pub async fn put(
+pub(crate) async fn put(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -281,7 +281,7 @@ pub async fn put(
     request_body(content = MultiPutRequest, example = json!({"job": "web", "entries": [{"key": "greeting", "value": "hello"}, {"key": "farewell", "value": "bye"}]})),
     responses((status = 200, description = "All keys have their values", body = WrittenAnswer), ChangeProblems)
 )]
-pub async fn multi_put(
+pub(crate) async fn multi_put(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -296,7 +296,7 @@ pub async fn multi_put(
     request_body(content = AddRequest, example = json!({"job": "web", "key": "visits", "delta": 1})),
     responses((status = 200, description = "The new number", body = AddedAnswer), ChangeProblems)
 )]
-pub async fn add(
+pub(crate) async fn add(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -311,7 +311,7 @@ pub async fn add(
     request_body(content = MaxRequest, example = json!({"job": "web", "key": "last_step", "number": 4200})),
     responses((status = 200, description = "The number now", body = AddedAnswer), ChangeProblems)
 )]
-pub async fn max(
+pub(crate) async fn max(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -329,7 +329,7 @@ pub async fn max(
     request_body(content = CasRequest, example = json!({"job": "web", "key": "greeting", "expected": "hello", "desired": "good day"})),
     responses((status = 200, description = "Whether it was stored, and the value now", body = ComparedAnswer), ChangeProblems)
 )]
-pub async fn cas(
+pub(crate) async fn cas(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -346,7 +346,7 @@ pub async fn cas(
     request_body(content = CasRevisionRequest, example = json!({"job": "web", "key": "greeting", "revision": 4, "value": "good day"})),
     responses((status = 200, description = "Whether it was stored, and the value now", body = ComparedAnswer), ChangeProblems)
 )]
-pub async fn cas_revision(
+async fn cas_revision(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -362,7 +362,7 @@ pub async fn cas_revision(
     request_body(content = KeyValueRequest, example = json!({"job": "web", "key": "log", "value": "one more line"})),
     responses((status = 200, description = "The value has grown", body = WrittenAnswer), ChangeProblems)
 )]
-pub async fn append(
+pub(crate) async fn append(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -377,7 +377,7 @@ pub async fn append(
     request_body(content = KeyRequest, example = json!({"job": "web", "key": "greeting"})),
     responses((status = 200, description = "The key is absent", body = DeletedAnswer), ChangeProblems)
 )]
-pub async fn delete(
+pub(crate) async fn delete(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -396,7 +396,7 @@ pub async fn delete(
     request_body(content = KeyValueRequest, example = json!({"job": "web", "key": "tasks", "value": "shard-7"})),
     responses((status = 200, description = "The queue's length now", body = PushedAnswer), ChangeProblems)
 )]
-pub async fn push(
+pub(crate) async fn push(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -415,7 +415,7 @@ pub async fn push(
     request_body(content = KeyRequest, example = json!({"job": "web", "key": "tasks"})),
     responses((status = 200, description = "The value that was taken", body = PoppedAnswer), ChangeProblems)
 )]
-pub async fn pop(
+pub(crate) async fn pop(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,
@@ -440,7 +440,7 @@ pub async fn pop(
     request_body(content = TransactionRequest, example = json!({"job": "web", "compare": [{"value": {"key": "leader", "value": "host-1"}}], "then": [{"put": {"key": "leader", "value": "host-2"}}], "or_else": [{"get": {"key": "leader"}}]})),
     responses((status = 200, description = "Which branch was taken, and what came of it", body = TransactionAnswer), ChangeProblems)
 )]
-pub async fn transaction(
+pub(crate) async fn transaction(
     State(app): State<App>,
     caller: Principal,
     InSession(session): InSession,

@@ -24,7 +24,7 @@ use crate::node::waits::Tells;
 use crate::principal::Principal;
 
 /// Longest time of one wait; ask again with `since` to wait longer.
-pub const WAIT_TIME_MAX: Duration = Duration::from_secs(600);
+pub(crate) const WAIT_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// How long a wait lasts that names no time.
 const WAIT_TIME_DEFAULT_MS: u64 = 30_000;
@@ -37,7 +37,7 @@ const NDJSON: &str = "application/x-ndjson";
 
 /// What to wait for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct WaitRequest {
+pub(crate) struct WaitRequest {
     /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
@@ -46,10 +46,10 @@ pub struct WaitRequest {
     pub keys: Vec<Blob>,
     /// What else must become true.
     #[serde(default)]
-    pub conditions: Vec<Condition>,
+    pub(crate) conditions: Vec<Condition>,
     /// How long to wait, in milliseconds; at most 600000.
     #[serde(default = "wait_time_default")]
-    pub timeout_ms: u64,
+    pub(crate) timeout_ms: u64,
     /// Count what happened after this revision: the `revision` of the answer
     /// `"met": false` when a wait goes on.
     #[serde(default)]
@@ -62,9 +62,9 @@ fn wait_time_default() -> u64 {
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct WaitAnswer {
+pub(crate) struct WaitAnswer {
     /// Whether everything was met; false when the time was over.
-    pub met: bool,
+    pub(crate) met: bool,
     /// When met: the revision by which it was. Else pass it as `since` to go
     /// on waiting without missing anything.
     pub revision: Revision,
@@ -102,7 +102,7 @@ impl WaitRequest {
     request_body(content = WaitRequest, example = json!({"job": "web", "keys": ["greeting"], "conditions": [{"key": "visits", "until": {"at_least": 4}}], "timeout_ms": 1000})),
     responses((status = 200, description = "Everything was met, or the time was over", body = WaitAnswer), ReadProblems)
 )]
-pub async fn wait(
+pub(crate) async fn wait(
     State(app): State<App>,
     caller: Principal,
     Body(request): Body<WaitRequest>,
@@ -139,13 +139,13 @@ pub async fn wait(
 
 /// What to watch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct WatchRequest {
+pub(crate) struct WatchRequest {
     /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// Only keys that start with this.
     #[serde(default = "empty")]
-    pub prefix: Blob,
+    pub(crate) prefix: Blob,
     /// The first revision wanted; from now on when left out. To resume, one
     /// more than the last revision received.
     #[serde(default)]
@@ -155,7 +155,7 @@ pub struct WatchRequest {
 /// One line of a watch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
-pub enum WatchLine {
+pub(crate) enum WatchLine {
     /// The watch is over; start another, from one more than the last revision
     /// received.
     Ended {
@@ -181,7 +181,7 @@ pub enum WatchLine {
         ReadProblems,
     )
 )]
-pub async fn watch(
+pub(crate) async fn watch(
     State(app): State<App>,
     caller: Principal,
     Body(request): Body<WatchRequest>,
@@ -203,7 +203,7 @@ pub async fn watch(
         ReadProblems,
     )
 )]
-pub async fn watch_by_query(
+pub(crate) async fn watch_by_query(
     State(app): State<App>,
     caller: Principal,
     Params(request): Params<WatchRequest>,

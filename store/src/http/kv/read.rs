@@ -17,7 +17,7 @@ type Answered<T> = Result<Json<T>, Failure>;
 
 /// A key to ask about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct GetRequest {
+pub(crate) struct GetRequest {
     /// Whose key.
     #[serde(flatten)]
     pub scope: Scope,
@@ -30,7 +30,7 @@ pub struct GetRequest {
 
 /// Keys to ask about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct KeysRequest {
+pub(crate) struct KeysRequest {
     /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
@@ -43,13 +43,13 @@ pub struct KeysRequest {
 
 /// Keys to list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ListRequest {
+pub(crate) struct ListRequest {
     /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// Only keys that start with this.
     #[serde(default = "empty")]
-    pub prefix: Blob,
+    pub(crate) prefix: Blob,
     /// Only keys behind this one: the `next` of the page before.
     #[serde(default)]
     pub after: Option<Blob>,
@@ -58,7 +58,7 @@ pub struct ListRequest {
     pub limit: u64,
     /// Leave the values out.
     #[serde(default)]
-    pub keys_only: bool,
+    keys_only: bool,
     /// Answer from this node's own state, however old.
     #[serde(default)]
     pub stale: bool,
@@ -66,13 +66,13 @@ pub struct ListRequest {
 
 /// Keys to count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct CountRequest {
+pub(crate) struct CountRequest {
     /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// Only keys that start with this.
     #[serde(default = "empty")]
-    pub prefix: Blob,
+    pub(crate) prefix: Blob,
     /// Answer from this node's own state, however old.
     #[serde(default)]
     pub stale: bool,
@@ -85,7 +85,7 @@ pub(super) fn empty() -> Blob {
 
 /// A key, its value and its history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct EntryAnswer {
+pub(crate) struct EntryAnswer {
     /// The key and its value.
     #[serde(flatten)]
     pub entry: KeyEntry,
@@ -96,7 +96,7 @@ pub struct EntryAnswer {
 
 /// Several keys at one revision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct EntriesAnswer {
+pub(crate) struct EntriesAnswer {
     /// In the order asked; null for a key that is absent.
     pub entries: Vec<Option<KeyEntry>>,
     /// When it was so.
@@ -106,9 +106,9 @@ pub struct EntriesAnswer {
 
 /// Whether keys exist.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct CheckAnswer {
+pub(crate) struct CheckAnswer {
     /// Whether all of them exist, as keys or as queues that are not empty.
-    pub all_exist: bool,
+    all_exist: bool,
     /// When it was so.
     #[serde(flatten)]
     pub seen: Seen,
@@ -116,7 +116,7 @@ pub struct CheckAnswer {
 
 /// A page of keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct PageAnswer {
+pub(crate) struct PageAnswer {
     /// In byte order of their keys.
     pub entries: Vec<KeyEntry>,
     /// Pass as `after` to go on; null at the end.
@@ -128,7 +128,7 @@ pub struct PageAnswer {
 
 /// How many.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct CountAnswer {
+pub(crate) struct CountAnswer {
     /// The number of keys.
     pub count: u64,
     /// When it was so.
@@ -138,7 +138,7 @@ pub struct CountAnswer {
 
 /// How long a queue is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct LengthAnswer {
+pub(crate) struct LengthAnswer {
     /// The number of values in it; 0 if there is no such queue.
     pub length: u64,
     /// When it was so.
@@ -194,7 +194,7 @@ async fn page_of(app: &App, caller: &Principal, request: ListRequest) -> Answere
     request_body(content = GetRequest, example = json!({"job": "web", "key": "greeting"})),
     responses((status = 200, description = "The key and its value", body = EntryAnswer), ReadProblems)
 )]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     caller: Principal,
     Body(request): Body<GetRequest>,
@@ -213,7 +213,7 @@ pub async fn get(
     ),
     responses((status = 200, description = "The key and its value", body = EntryAnswer), ReadProblems)
 )]
-pub async fn get_by_query(
+pub(crate) async fn get_by_query(
     State(app): State<App>,
     caller: Principal,
     Params(request): Params<GetRequest>,
@@ -227,7 +227,7 @@ pub async fn get_by_query(
     request_body(content = KeysRequest, example = json!({"job": "web", "keys": ["greeting", "farewell"]})),
     responses((status = 200, description = "The keys, in the order asked", body = EntriesAnswer), ReadProblems)
 )]
-pub async fn multi_get(
+pub(crate) async fn multi_get(
     State(app): State<App>,
     caller: Principal,
     Body(KeysRequest { scope, keys, stale }): Body<KeysRequest>,
@@ -244,7 +244,7 @@ pub async fn multi_get(
     request_body(content = KeysRequest, example = json!({"job": "web", "keys": ["greeting", "farewell"]})),
     responses((status = 200, description = "Whether all of them exist", body = CheckAnswer), ReadProblems)
 )]
-pub async fn check(
+pub(crate) async fn check(
     State(app): State<App>,
     caller: Principal,
     Body(KeysRequest { scope, keys, stale }): Body<KeysRequest>,
@@ -261,7 +261,7 @@ pub async fn check(
     request_body(content = ListRequest, example = json!({"job": "web", "prefix": "gre", "limit": 100})),
     responses((status = 200, description = "A page of keys", body = PageAnswer), ReadProblems)
 )]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     caller: Principal,
     Body(request): Body<ListRequest>,
@@ -283,7 +283,7 @@ pub async fn list(
     ),
     responses((status = 200, description = "A page of keys", body = PageAnswer), ReadProblems)
 )]
-pub async fn list_by_query(
+pub(crate) async fn list_by_query(
     State(app): State<App>,
     caller: Principal,
     Params(request): Params<ListRequest>,
@@ -297,7 +297,7 @@ pub async fn list_by_query(
     request_body(content = CountRequest, example = json!({"job": "web", "prefix": "gre"})),
     responses((status = 200, description = "The number of keys", body = CountAnswer), ReadProblems)
 )]
-pub async fn count(
+pub(crate) async fn count(
     State(app): State<App>,
     caller: Principal,
     Body(CountRequest { scope, prefix, stale }): Body<CountRequest>,
@@ -314,7 +314,7 @@ pub async fn count(
     request_body(content = GetRequest, example = json!({"job": "web", "key": "tasks"})),
     responses((status = 200, description = "The queue's length", body = LengthAnswer), ReadProblems)
 )]
-pub async fn queue_length(
+pub(crate) async fn queue_length(
     State(app): State<App>,
     caller: Principal,
     Body(GetRequest { scope, key, stale }): Body<GetRequest>,

@@ -14,7 +14,7 @@ use crate::http::problem::shared_responses;
 const NAMED: &str = "#/components/schemas/";
 
 /// Completes the description of all calls.
-pub fn complete(described: &OpenApi) -> OpenApi {
+pub(crate) fn complete(described: &OpenApi) -> OpenApi {
     let mut document = serde_json::to_value(described).expect("the description is JSON");
     let mut asked = BTreeSet::new();
     for (path, item) in members(&mut document["paths"]) {

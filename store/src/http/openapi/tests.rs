@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::access::Access;
-use crate::http::Told;
+use crate::http::StartedWith;
 use crate::http::forward::Class;
 use crate::http::problem::PROBLEM_JSON;
 
@@ -117,7 +117,7 @@ fn every_reference_leads_somewhere_and_no_schema_is_called_value() {
 fn forming() -> App {
     let metrics = Arc::new(metrics::Metrics::new());
     let (initial, access) = (BTreeMap::new(), Access::open());
-    let told = Told { id: 1, initial, advertise: None, access, allow_host: Vec::new() };
+    let told = StartedWith { id: 1, initial, advertise: None, access, allow_host: Vec::new() };
     App::new(told, metrics, TaskTracker::new(), CancellationToken::new())
 }
 

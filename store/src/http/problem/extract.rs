@@ -17,11 +17,11 @@ use crate::principal::Principal;
 /// Longest body of a request, in bytes. A command of 16 MiB fits if it is
 /// text; bytes that have to be escaped take up to four times their room here
 /// and travel better over the stream.
-pub const BODY_BYTES_MAX: usize = 24 * 1024 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = 24 * 1024 * 1024;
 
 /// A JSON body. [`crate::http::strict`] has checked it against the description
 /// before.
-pub struct Body<T>(pub T);
+pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Failure;
@@ -39,15 +39,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 }
 
 /// The body is too long.
-pub fn too_large() -> Failure {
+pub(crate) fn too_large() -> Failure {
     Failure::invalid(
         StatusCode::PAYLOAD_TOO_LARGE,
         format!("the body is longer than {BODY_BYTES_MAX} bytes; send fewer keys at a time"),
     )
 }
 
-/// The query parameters.
-pub struct Params<T>(pub T);
+pub(crate) struct Params<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = Failure;
@@ -58,13 +57,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 }
 
 /// The query parameters cannot be read.
-pub fn bad_query(rejection: QueryRejection) -> Failure {
+pub(crate) fn bad_query(rejection: QueryRejection) -> Failure {
     Failure::invalid(StatusCode::BAD_REQUEST, rejection.body_text())
 }
 
 /// The place of a change in its client's session, from the headers: what makes
 /// it retryable.
-pub struct InSession(pub Option<SessionRef>);
+pub(crate) struct InSession(pub(crate) Option<SessionRef>);
 
 impl<S: Send + Sync> FromRequestParts<S> for InSession {
     type Rejection = Failure;
@@ -79,18 +78,19 @@ impl<S: Send + Sync> FromRequestParts<S> for InSession {
 /// The session headers, for the description of the API.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Header)]
-pub struct SessionHeaders {
+#[expect(dead_code, reason = "only its derive reads it")]
+pub(crate) struct SessionHeaders {
     /// The session (`/v1/session/open`): with it and a sequence, a change that
     /// is sent again has one effect and gets the same answer.
     #[param(rename = "holdfast-session", required = false, example = 7)]
-    pub session: SecretId,
+    session: SecretId,
     /// The change's own number in the session, from 1; keep it when you retry.
     #[param(rename = "holdfast-sequence", required = false, example = 1)]
-    pub sequence: u64,
+    sequence: u64,
     /// The lowest sequence whose answer is still wanted; left out, this
     /// change's own, which suits a client that does one thing at a time.
     #[param(rename = "holdfast-ack", required = false, example = 1)]
-    pub ack: u64,
+    ack: u64,
 }
 
 /// Reads the session headers: all absent, or a session and a sequence.
@@ -118,7 +118,7 @@ fn number(headers: &HeaderMap, name: &str) -> Result<Option<u64>, String> {
 }
 
 /// An id, which may be quoted as in JSON.
-pub struct Quotable(pub SecretId);
+pub(crate) struct Quotable(pub(crate) SecretId);
 
 impl FromStr for Quotable {
     type Err = SecretIdError;

@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Waiters for room: all tenants, or some for their own parts.
 #[derive(Debug, Default)]
-pub struct Pressure {
+pub(crate) struct Pressure {
     noted: Mutex<Noted>,
 }
 
@@ -35,7 +35,7 @@ struct Noted {
 
 impl Pressure {
     /// Waits for room, and notes the shortage if there is none at once.
-    pub async fn take(&self, room: &Room, tenant: &Tenant, size: u32) -> Part {
+    pub(crate) async fn take(&self, room: &Room, tenant: &Tenant, size: u32) -> Part {
         let mut taking = std::pin::pin!(room.take(tenant, size));
         loop {
             match tokio::time::timeout(LOOK_EVERY, &mut taking).await {
@@ -57,7 +57,11 @@ impl Pressure {
 
     /// One step of a transfer for a tenant; none if the peer paused for too long
     /// while others waited for its room.
-    pub async fn step<T>(&self, tenant: &Tenant, step: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn step<T>(
+        &self,
+        tenant: &Tenant,
+        step: impl Future<Output = T>,
+    ) -> Option<T> {
         let (mut step, begun) = (std::pin::pin!(step), Instant::now());
         loop {
             match tokio::time::timeout(LOOK_EVERY, &mut step).await {

@@ -21,13 +21,13 @@ use crate::principal::Principal;
 const OPEN_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Whether a client asks a node that does not lead to pass its stream on.
-pub fn asks(node: &Node, headers: &HeaderMap) -> bool {
+pub(crate) fn asks(node: &Node, headers: &HeaderMap) -> bool {
     headers.get(routes::THROUGH_HEADER).is_some_and(|value| value == "1")
         && !node.consensus().leads()
 }
 
 /// Opens a stream to the leader and copies both directions.
-pub async fn open(
+pub(crate) async fn open(
     app: &App,
     node: &Node,
     caller: Principal,

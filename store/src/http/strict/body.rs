@@ -16,7 +16,7 @@ use super::shape::{Field, Schemas, Shape};
 use super::words::{did_you_mean, listed, meaning, quoted, repeated};
 
 /// The body of a call.
-pub struct Body {
+pub(crate) struct Body {
     shape: Shape,
     /// Valid example bodies; at least one, as text.
     examples: Vec<String>,
@@ -24,7 +24,7 @@ pub struct Body {
 
 impl Body {
     /// The body that the description defines.
-    pub fn of(described: &Value, schemas: &Schemas<'_>) -> Body {
+    pub(crate) fn of(described: &Value, schemas: &Schemas<'_>) -> Body {
         let content = &described["content"]["application/json"];
         let several = content["examples"].as_object().into_iter().flatten();
         let several = several.map(|(_, example)| &example["value"]);
@@ -35,7 +35,7 @@ impl Body {
     }
 
     /// The error in a body, if any.
-    pub fn fault(&self, body: &[u8]) -> Option<String> {
+    pub(crate) fn fault(&self, body: &[u8]) -> Option<String> {
         if body.trim_ascii().is_empty() {
             return Some("the body is empty".to_owned());
         }
@@ -51,7 +51,7 @@ impl Body {
     }
 
     /// A valid example: of the variant that was meant, or else the first.
-    pub fn example(&self, body: &[u8]) -> &str {
+    pub(crate) fn example(&self, body: &[u8]) -> &str {
         let start = &body[..body.len().min(64)];
         let start = String::from_utf8_lossy(start);
         let named = start.trim_start_matches(['{', '"', ' ', '\n', '\t']);
@@ -119,7 +119,6 @@ impl<'w> Walk<'w> {
         }
     }
 
-    /// A nested value.
     fn below<'b>(&'b self, shape: &'b Shape, place: Place<'b>) -> Walk<'b> {
         Walk { shape, place, fault: self.fault }
     }

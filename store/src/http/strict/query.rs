@@ -12,7 +12,7 @@ use super::words::{did_you_mean, listed, meaning, quoted, repeated};
 use crate::http::problem::extract::Quotable;
 
 /// The parameters of a call.
-pub struct Query {
+pub(crate) struct Query {
     parameters: BTreeMap<String, Parameter>,
     /// A valid example query.
     example: String,
@@ -26,7 +26,7 @@ struct Parameter {
 
 impl Query {
     /// The parameters that the description defines.
-    pub fn of(path: &str, operation: &Value, schemas: &Schemas<'_>) -> Query {
+    pub(crate) fn of(path: &str, operation: &Value, schemas: &Schemas<'_>) -> Query {
         let described = operation["parameters"].as_array().into_iter().flatten();
         let described = described.filter(|parameter| parameter["in"] == "query");
         let parameters: BTreeMap<String, Parameter> = described
@@ -53,17 +53,17 @@ impl Query {
     }
 
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.parameters.is_empty()
     }
 
     /// A valid example query.
-    pub fn example(&self) -> &str {
+    pub(crate) fn example(&self) -> &str {
         &self.example
     }
 
     /// The error in a call's query; the call's fields may be in its body.
-    pub fn fault(&self, method: &Method, uri: &Uri, in_body: bool) -> Option<String> {
+    pub(crate) fn fault(&self, method: &Method, uri: &Uri, in_body: bool) -> Option<String> {
         let Ok(Pairs(pairs)) = Pairs::<Vec<(String, String)>>::try_from_uri(uri) else {
             return Some("the parameters of the address cannot be read".to_owned());
         };

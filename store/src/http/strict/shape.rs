@@ -10,7 +10,7 @@ const NESTING_MAX: usize = 32;
 
 /// What a value may be.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// Any text.
     Text,
     /// Text that its type parses: a [`holdfast_api::Name`].
@@ -37,18 +37,17 @@ pub enum Shape {
 
 /// A field of an object.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Field {
+pub(crate) struct Field {
     /// What it may be.
-    pub shape: Shape,
+    pub(crate) shape: Shape,
     /// Whether it is required.
-    pub required: bool,
-    /// Its description.
-    pub meaning: String,
+    pub(crate) required: bool,
+    pub(crate) meaning: String,
 }
 
 impl Shape {
     /// The shape of a non-null value.
-    pub fn present(&self) -> &Shape {
+    pub(crate) fn present(&self) -> &Shape {
         match self {
             Shape::Optional(shape) => shape.present(),
             shape => shape,
@@ -56,7 +55,7 @@ impl Shape {
     }
 
     /// Names that are known in an object of this shape.
-    pub fn names(&self) -> Vec<&str> {
+    pub(crate) fn names(&self) -> Vec<&str> {
         match self.present() {
             Shape::Fields(fields) => fields.keys().map(String::as_str).collect(),
             Shape::Variants(variants) => variants.keys().map(String::as_str).collect(),
@@ -87,11 +86,11 @@ impl fmt::Display for Shape {
 }
 
 /// The named schemas of a description.
-pub struct Schemas<'d>(&'d Map<String, Value>);
+pub(crate) struct Schemas<'d>(&'d Map<String, Value>);
 
 impl<'d> Schemas<'d> {
     /// The shapes of this description.
-    pub fn of(document: &'d Value) -> Schemas<'d> {
+    pub(crate) fn of(document: &'d Value) -> Schemas<'d> {
         let schemas = document["components"]["schemas"].as_object();
         Schemas(schemas.expect("the description has schemas"))
     }
@@ -102,7 +101,7 @@ impl<'d> Schemas<'d> {
     ///
     /// On a kind of schema that this module cannot check: such a type must not be
     /// added to a request.
-    pub fn shape(&self, schema: &Value) -> Shape {
+    pub(crate) fn shape(&self, schema: &Value) -> Shape {
         self.shape_at(schema, 0)
     }
 

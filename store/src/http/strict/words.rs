@@ -7,7 +7,7 @@ const REPEATED_MAX: usize = 64;
 const LISTED_MAX: usize = 24;
 
 /// A client's name, as an answer repeats it.
-pub fn repeated(text: &str) -> String {
+pub(crate) fn repeated(text: &str) -> String {
     let mut shown: String = text.chars().take(REPEATED_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(REPEATED_MAX).is_some() {
         shown.push('…');
@@ -16,12 +16,12 @@ pub fn repeated(text: &str) -> String {
 }
 
 /// Text found where another value was expected.
-pub fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", repeated(text))
 }
 
 /// "; did you mean `value`?" if a known name is near.
-pub fn did_you_mean(name: &str, known: &[&str]) -> String {
+pub(crate) fn did_you_mean(name: &str, known: &[&str]) -> String {
     nearest(name, known).map_or_else(String::new, |known| format!("; did you mean `{known}`?"))
 }
 
@@ -43,7 +43,7 @@ fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// The known name that differs by a letter or two.
-pub fn nearly<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn nearly<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     const LETTERS_WRONG_MAX: usize = 2;
     let alike = known.iter().filter(|known| known.len().abs_diff(name.len()) <= LETTERS_WRONG_MAX);
     alike
@@ -54,7 +54,7 @@ pub fn nearly<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// The known names, up to a limit.
-pub fn listed(known: &[&str]) -> String {
+pub(crate) fn listed(known: &[&str]) -> String {
     let shown = known[..known.len().min(LISTED_MAX)].join(", ");
     match known.len().checked_sub(LISTED_MAX) {
         Some(more @ 1..) => format!("{shown} and {more} more (see /openapi.json)"),
@@ -63,7 +63,7 @@ pub fn listed(known: &[&str]) -> String {
 }
 
 /// The first sentence of a description, in brackets.
-pub fn meaning(description: &str) -> String {
+pub(crate) fn meaning(description: &str) -> String {
     let first = description.split(['.', ';']).next().unwrap_or_default().replace('\n', " ");
     let mut letters = first.chars();
     match letters.next() {

@@ -18,7 +18,7 @@ const CREDIT: u64 = 16 * 1024;
 
 /// Waiting items, by tenant.
 #[derive(Debug)]
-pub struct Queue<T> {
+pub(crate) struct Queue<T> {
     max: usize,
     len: usize,
     tenants: HashMap<Tenant, Waiting<T>>,
@@ -34,13 +34,13 @@ struct Waiting<T> {
 
 impl<T> Queue<T> {
     /// A queue for at most `max` items.
-    pub fn new(max: usize) -> Queue<T> {
+    pub(crate) fn new(max: usize) -> Queue<T> {
         Queue { max, len: 0, tenants: HashMap::new(), turns: VecDeque::new() }
     }
 
     /// Adds an item to its tenant's queue; gives it back if the tenant has its share
     /// already.
-    pub fn push(&mut self, tenant: Tenant, cost: u64, item: T) -> Result<(), T> {
+    pub(crate) fn push(&mut self, tenant: Tenant, cost: u64, item: T) -> Result<(), T> {
         let own = self.tenants.get(&tenant).map_or(0, |waiting| waiting.items.len());
         if own >= self.max - self.len {
             return Err(item);
@@ -55,8 +55,7 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// The next item.
-    pub fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         loop {
             let tenant = self.turns.front()?;
             let waiting = self.tenants.get_mut(tenant)?;
@@ -80,7 +79,7 @@ impl<T> Queue<T> {
 }
 
 /// A queue between tasks.
-pub fn channel<T>(max: usize) -> (Sender<T>, Receiver<T>) {
+pub(crate) fn channel<T>(max: usize) -> (Sender<T>, Receiver<T>) {
     let queue = Arc::new(Mutex::new(Queue::new(max)));
     let (tell, told) = mpsc::unbounded_channel();
     (Sender { queue: queue.clone(), tell }, Receiver { queue, told })
@@ -88,7 +87,7 @@ pub fn channel<T>(max: usize) -> (Sender<T>, Receiver<T>) {
 
 /// Puts items into a queue.
 #[derive(Debug)]
-pub struct Sender<T> {
+pub(crate) struct Sender<T> {
     queue: Arc<Mutex<Queue<T>>>,
     /// One for each item.
     tell: mpsc::UnboundedSender<()>,
@@ -102,7 +101,7 @@ impl<T> Clone for Sender<T> {
 
 /// Why an item was not taken.
 #[derive(Debug)]
-pub enum Refused<T> {
+pub(crate) enum Refused<T> {
     /// Its tenant has its part of the queue already.
     Full(T),
     /// No more items are taken out.
@@ -111,7 +110,7 @@ pub enum Refused<T> {
 
 impl<T> Sender<T> {
     /// Never waits.
-    pub fn try_send(&self, tenant: Tenant, cost: u64, item: T) -> Result<(), Refused<T>> {
+    pub(crate) fn try_send(&self, tenant: Tenant, cost: u64, item: T) -> Result<(), Refused<T>> {
         if self.tell.is_closed() {
             return Err(Refused::Closed(item));
         }
@@ -124,20 +123,20 @@ impl<T> Sender<T> {
 
 /// Takes items out of a queue.
 #[derive(Debug)]
-pub struct Receiver<T> {
+pub(crate) struct Receiver<T> {
     queue: Arc<Mutex<Queue<T>>>,
     told: mpsc::UnboundedReceiver<()>,
 }
 
 impl<T> Receiver<T> {
     /// The next item; none when all senders are gone.
-    pub async fn recv(&mut self) -> Option<T> {
+    pub(crate) async fn recv(&mut self) -> Option<T> {
         self.told.recv().await?;
         self.queue.lock().pop()
     }
 
     /// The next item, if there is one.
-    pub fn try_recv(&mut self) -> Option<T> {
+    pub(crate) fn try_recv(&mut self) -> Option<T> {
         self.told.try_recv().ok()?;
         self.queue.lock().pop()
     }

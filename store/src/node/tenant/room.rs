@@ -14,7 +14,7 @@ use super::Tenant;
 
 /// Room to share; in KiB, for instance.
 #[derive(Debug, Clone)]
-pub struct Room(Arc<Mutex<Shared>>);
+pub(crate) struct Room(Arc<Mutex<Shared>>);
 
 #[derive(Debug)]
 struct Shared {
@@ -24,7 +24,6 @@ struct Shared {
     turns: VecDeque<Tenant>,
 }
 
-/// One tenant's part.
 #[derive(Debug, Default)]
 struct Own {
     held: u32,
@@ -35,7 +34,7 @@ struct Own {
 
 /// Some of the room; dropping it returns it.
 #[derive(Debug)]
-pub struct Part {
+pub(crate) struct Part {
     /// None once it was given back.
     room: Option<Room>,
     tenant: Tenant,
@@ -44,14 +43,14 @@ pub struct Part {
 
 impl Room {
     /// Room of this size.
-    pub fn new(size: u32) -> Room {
+    pub(crate) fn new(size: u32) -> Room {
         let (tenants, turns) = (HashMap::new(), VecDeque::new());
         Room(Arc::new(Mutex::new(Shared { free: size, tenants, turns })))
     }
 
     /// Waits for this much room. A tenant that has none gets what is free, even for a
     /// larger request.
-    pub async fn take(&self, tenant: &Tenant, size: u32) -> Part {
+    pub(crate) async fn take(&self, tenant: &Tenant, size: u32) -> Part {
         let handed = {
             let mut shared = self.0.lock();
             let shared = &mut *shared;
@@ -83,7 +82,7 @@ impl Room {
     }
 
     /// Whether less than that is free, for any tenant.
-    pub fn is_short_of(&self, size: u32) -> bool {
+    pub(crate) fn is_short_of(&self, size: u32) -> bool {
         self.0.lock().free < size
     }
 
@@ -181,7 +180,7 @@ impl Shared {
 
 impl Part {
     /// The tenant that holds it.
-    pub fn tenant(&self) -> &Tenant {
+    pub(crate) fn tenant(&self) -> &Tenant {
         &self.tenant
     }
 }

@@ -26,14 +26,14 @@ const LEFT_PARTS: u64 = 20;
 const DRAFT_EXTENSION: &str = "part";
 
 /// Snapshots in a folder of the file system.
-pub struct Directory {
+pub(crate) struct Directory {
     dir: PathBuf,
     drafts: AtomicU64,
 }
 
 impl Directory {
     /// Uses a folder, created if missing; drafts that a crash left are deleted.
-    pub fn open(dir: &Path) -> Result<Directory, StorageError> {
+    pub(crate) fn open(dir: &Path) -> Result<Directory, StorageError> {
         fs::create_dir_all(dir).map_err(StorageError::io(dir, "making the folder"))?;
         let directory = Directory { dir: dir.to_owned(), drafts: AtomicU64::new(0) };
         for name in directory.names(DRAFT_EXTENSION)? {
@@ -43,7 +43,7 @@ impl Directory {
     }
 
     /// Whether there is a snapshot, damaged or not.
-    pub fn has_any(&self) -> Result<bool, StorageError> {
+    pub(crate) fn has_any(&self) -> Result<bool, StorageError> {
         Ok(!self.names(super::EXTENSION)?.is_empty())
     }
 

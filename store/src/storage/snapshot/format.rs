@@ -11,14 +11,14 @@
 
 use std::io::{self, Read, Write};
 
-pub use holdfast_api::blocks::{BLOCK_BYTES, FormatError};
+pub(crate) use holdfast_api::blocks::FormatError;
 use holdfast_api::blocks::{BlockReader, BlockWriter, Head};
 use serde::{Deserialize, Serialize};
 
 use crate::storage::record::{self, SnapshotMetaRecord};
 
 /// Version of this format.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"HFSNAP\r\n";
 const HEAD: Head = Head { magic: MAGIC, version: VERSION };
 
@@ -51,6 +51,8 @@ pub fn open<R: Read>(input: R) -> Result<(SnapshotHeader, BlockReader<R>), Forma
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use holdfast_api::blocks::BLOCK_BYTES;
 
     use super::*;
 

@@ -4,7 +4,7 @@
 //! name, made durable and then renamed. Only the newest is kept. A handle keeps
 //! its file open, so that a snapshot can be deleted while it is read.
 
-pub mod directory;
+pub(crate) mod directory;
 pub mod format;
 
 use std::fmt;
@@ -33,7 +33,7 @@ const EXTENSION: &str = "snap";
 /// Bytes read at once, for sending and for decoding.
 const CHUNK_BYTES: usize = 256 << 10;
 /// The largest snapshot accepted from another node.
-pub const SNAPSHOT_BYTES_MAX: u64 = 64 << 30;
+const SNAPSHOT_BYTES_MAX: u64 = 64 << 30;
 
 /// A store for snapshots: the file system in production.
 pub trait SnapshotBackend: Send + Sync + 'static {
@@ -170,7 +170,7 @@ impl SnapshotStore {
     }
 
     /// What the newest snapshot covers.
-    pub fn newest_meta(&self) -> Option<SnapshotMetaRecord> {
+    pub(crate) fn newest_meta(&self) -> Option<SnapshotMetaRecord> {
         self.shared.newest.lock().as_ref().map(|file| file.meta.clone())
     }
 

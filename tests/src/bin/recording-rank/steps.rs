@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdfast_api::{
     Against, Among, Blob, Closed, Generation, Incarnation, Members, ProcessId, Terms, VoteRule,
 };
-use holdfast_chaos::history::{Arrival, Meaning, Outcome, Round, Verb, Verdict, What};
+use holdfast_chaos::history::{Arrival, Meaning, Outcome, Round, Verb, VoteVerdict, What};
 use holdfast_client::Deadline;
 use holdfast_tests::histories::plan::Step;
 use holdfast_trainer_shim::{BlockVerdict, Gathered, Iteration, LiveProcesses, verbs};
@@ -239,7 +239,8 @@ impl Told for Arc<Closed> {
 impl Told for verbs::Verdict {
     fn outcome(&self) -> Outcome {
         let verbs::Verdict { carried, value, against: all, generation, witness, members } = self;
-        let verdict = Verdict { carried: *carried, value: value.clone(), against: against(all) };
+        let verdict =
+            VoteVerdict { carried: *carried, value: value.clone(), against: against(all) };
         Outcome {
             generation: *generation,
             witness: *witness,
@@ -253,7 +254,7 @@ impl Told for verbs::Verdict {
 impl Told for BlockVerdict {
     fn outcome(&self) -> Outcome {
         let BlockVerdict { succeeded, against: all, generation, witness, members } = self;
-        let verdict = Verdict { carried: *succeeded, value: None, against: against(all) };
+        let verdict = VoteVerdict { carried: *succeeded, value: None, against: against(all) };
         Outcome {
             generation: *generation,
             witness: *witness,

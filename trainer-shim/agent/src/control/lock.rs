@@ -56,7 +56,7 @@ impl Lock {
         // A link may lead to any file of its user's.
         let file = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
         if !is_signed_or_new(&file)? {
-            let text = "this file is there already and is no agent's lock";
+            let text = "this file exists already and is not an agent's lock";
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {

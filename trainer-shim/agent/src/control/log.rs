@@ -26,7 +26,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = options.custom_flags(flags.bits()).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is there and is no file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it exists and is not a file"));
     }
     // An older log is now among the newest.
     let _ = file.set_modified(SystemTime::now());

@@ -1,5 +1,5 @@
 //! How many bytes of a TCP connection its owner has read and written: the kernel counts, and goes
-//! on counting whatever becomes of the process. Bytes read are all bytes received less the unread
+//! on counting after the end of the process. Bytes read are all bytes received less the unread
 //! ones; bytes written are all acknowledged ones and the unacknowledged.
 
 use std::io;

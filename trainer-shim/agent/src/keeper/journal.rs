@@ -1,7 +1,7 @@
 //! Records in memory that outlives its writer: a file without a name, which the keeper
 //! holds open.
 //!
-//! Writing is `pwrite`: what the kernel has taken stays, whatever becomes of the process that
+//! Writing is `pwrite`: what the kernel has taken stays, also after the end of the process that
 //! wrote it. A record whose writer was killed in the middle has a wrong checksum and is the last;
 //! nothing that it would have allowed was done yet.
 //!
@@ -294,7 +294,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whichever byte is changed: what is read is a beginning of what was written.
+        /// If any byte is changed, what is read is still a prefix of what was written.
         #[test]
         fn damage_is_an_end(at in 0_usize..200, byte: u8) {
             let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();

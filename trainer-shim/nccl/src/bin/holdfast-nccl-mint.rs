@@ -58,7 +58,7 @@ fn mint(library: Option<PathBuf>) -> Result<UniqueId, String> {
 }
 
 /// Descriptor that reports the parent's end; `None` if it has ended. Its closed
-/// pipe alone does not: whatever it has forked may hold the other end. The
+/// pipe alone does not: its forked children may hold the other end. The
 /// kernel's signal does not, either: it reports the end of a thread.
 fn watch(parent: Pid) -> std::io::Result<Option<OwnedFd>> {
     let watched = match pidfd_open(parent, PidfdFlags::empty()) {

@@ -190,7 +190,7 @@ fn is_alive(job: &Name, held: &HeldInfo, process: ProcessId, holder: &Holder) ->
     )
 }
 
-/// `comm excuse`.
+/// The answer of `comm excuse`.
 #[derive(Debug, Serialize)]
 struct Excused {
     round: Blob,
@@ -228,7 +228,7 @@ impl Document for Excused {
     }
 }
 
-/// `comm revoke`.
+/// The answer of `comm revoke`.
 #[derive(Debug, Serialize)]
 struct Revoked {
     round: Blob,

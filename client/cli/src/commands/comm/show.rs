@@ -16,7 +16,6 @@ use crate::exit::Failure;
 use crate::log_time::{LogNow, span};
 use crate::output::{Document, counted, printable, shortened, write_rows};
 
-/// Shows a group.
 pub(super) async fn run(context: &Context, group: &GroupArgs) -> Result<(), Failure> {
     let (held, revision) = find(context, group).await?;
     // A group belongs to its job, and gathers in the job's present run.
@@ -34,7 +33,7 @@ pub(super) async fn run(context: &Context, group: &GroupArgs) -> Result<(), Fail
     Ok(())
 }
 
-/// `comm show`.
+/// The answer of `comm show`.
 #[derive(Debug, Serialize)]
 struct Shown {
     #[serde(skip)]

@@ -104,7 +104,10 @@ async fn examine(address: &str, credentials: &Credentials) -> Result<Answered, S
         return Err("it does not accept the token: name its file with --token-file FILE".to_owned());
     }
     let status = serde_json::from_slice(&answer.body).map_err(|_| {
-        format!("what answers is no holdfast-store (HTTP {})", answer.status.as_u16())
+        format!(
+            "the program that answers is not a holdfast-store (HTTP {})",
+            answer.status.as_u16()
+        )
     })?;
     let ready = get(address, routes::READYZ, credentials).await?;
     let unready = (!ready.status.is_success())

@@ -28,7 +28,6 @@ impl Histogram {
         (!buckets.is_empty()).then_some(Histogram { buckets })
     }
 
-    /// Number of observations.
     pub(super) fn count(&self) -> f64 {
         self.buckets.last().map_or(0.0, |(_, count)| *count)
     }

@@ -52,15 +52,12 @@ enum CheckStatus {
     Failed,
 }
 
-/// One check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Check {
-    /// Its kind; stable.
     check: &'static str,
     /// What was looked at.
     subject: String,
     verdict: CheckStatus,
-    /// What was found.
     found: String,
     /// What to do; null if nothing has to be done.
     next: Option<String>,
@@ -81,7 +78,7 @@ impl Check {
     }
 }
 
-/// `doctor`.
+/// The answer of `doctor`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Examination {
     /// No check failed; there may be warnings.

@@ -24,7 +24,6 @@ pub(super) struct Ended {
     pids: Vec<u32>,
     /// Null where only the process that started them knows.
     exit: Option<Exit>,
-    /// The latest.
     ended_ms_ago: u64,
     /// A key that is missing and that one of them would have written.
     key: Option<Blob>,
@@ -143,7 +142,7 @@ impl Ended {
             Some(Exit::Code(code)) => format!("exited with code {code}, {latest}{ago} ago"),
             Some(Exit::Signal(signal)) => format!("killed by signal {signal}, {latest}{ago} ago"),
             None => {
-                format!("ended, {latest}{ago} ago; whatever started it knows the exit code")
+                format!("ended, {latest}{ago} ago; its launcher knows the exit code")
             }
         };
         match &self.key {

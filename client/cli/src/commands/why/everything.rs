@@ -26,7 +26,6 @@ pub(super) struct Everything {
     /// Those that have anything alive; first those in which a process ended
     /// badly or waits.
     jobs: Vec<Why>,
-    /// All jobs.
     jobs_known: u64,
     /// Those with an open run that were looked at.
     jobs_looked_at: u64,

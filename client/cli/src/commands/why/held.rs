@@ -135,7 +135,6 @@ impl Holding {
         }
     }
 
-    /// Its holders.
     pub(super) fn rows(&self) -> Vec<Row> {
         let row = |one: &Holders| Row {
             text: one.words(&self.job, &self.round),

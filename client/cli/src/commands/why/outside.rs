@@ -176,8 +176,7 @@ pub(super) fn stalled(outside: &[Outside]) -> Option<Section> {
 /// The report on them once the run is over.
 pub(super) fn left_behind(outside: &[Outside]) -> Option<Section> {
     (!outside.is_empty()).then(|| Section {
-        head: "still connected to an agent of it; whatever they ask of the store is refused:"
-            .to_owned(),
+        head: "still connected to an agent of it; the store refuses all their calls:".to_owned(),
         rows: outside.iter().map(Outside::row).collect(),
     })
 }

@@ -26,7 +26,7 @@ pub(super) const LINES_MAX: usize = 20;
 /// Most cycles in it.
 const DEADLOCKS_SHOWN_MAX: usize = 3;
 
-/// `why`.
+/// The answer of `why`.
 #[derive(Debug, Serialize)]
 pub(super) struct Why {
     /// Why all this may be old, in words; null while there is a majority.

@@ -350,7 +350,12 @@ keys: rank 2 has not published its gloo address; 2 wait, the longest for 11s
     agents.agents[0].report.id = String::new();
     agents.left = vec![host(1, None), host(2, Some(Exit::Signal(9)))];
     let told = text(&why(Vec::new(), Vec::new(), &agents));
-    assert!(told.contains("ranks 8-15 (host h1) ended, the latest 12s ago; whatever started it knows the exit code"), "{told}");
+    assert!(
+        told.contains(
+            "ranks 8-15 (host h1) ended, the latest 12s ago; its launcher knows the exit code"
+        ),
+        "{told}"
+    );
     assert!(
         told.contains("ranks 16-23 (host h2) killed by signal 9, the latest 12s ago"),
         "{told}"

@@ -17,7 +17,6 @@ use crate::output::{printable, shortened};
 /// Most differences that are shown to people.
 const DIFFERENCES_SHOWN_MAX: usize = 3;
 
-/// An open round.
 #[derive(Debug, Serialize)]
 pub(super) struct Waiting {
     round: Blob,

@@ -217,7 +217,7 @@ fn of_keeper() -> anyhow::Result<(UnixListener, Kept)> {
 
 /// The keeper at the other end of this process's standard input.
 pub fn meet_keeper() -> anyhow::Result<(Keeper, Handed)> {
-    // Whatever ends it ends this, too: there are never two agents of one place.
+    // Its end also ends this process: there are never two agents of one place.
     let _ = set_pdeathsig(Signal::SIGKILL);
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     Keeper::meet(socket).context("cannot talk to the keeper; this is started by it, not by hand")

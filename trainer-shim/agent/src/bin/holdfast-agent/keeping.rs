@@ -18,7 +18,7 @@ use crate::launch::{code_of, link::own_program};
 use crate::output::Lines;
 use crate::surroundings::raise_open_files;
 
-/// Program of new agents: this one, whatever file is at its path by now.
+/// Program of new agents: this one, even if its file was replaced meanwhile.
 const OWN: &str = "/proc/self/exe";
 
 /// Flag by which the agent of `serve` knows that it has a keeper.

@@ -185,7 +185,7 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 
 fn start_logging(settings: &Settings, output: &Lines) -> anyhow::Result<()> {
     let filter: EnvFilter = settings.log.parse().map_err(|error| {
-        anyhow::anyhow!("{:?} is no log filter (--log, RUST_LOG): {error}", settings.log)
+        anyhow::anyhow!("{:?} is not a log filter (--log, RUST_LOG): {error}", settings.log)
     })?;
     let layer = tracing_subscriber::fmt().with_env_filter(filter).with_writer(output.clone());
     let layer = layer.log_internal_errors(false);

@@ -41,7 +41,7 @@ fn expanded(told: &[SocketAddr]) -> Vec<SocketAddr> {
 
 /// The address that a command gets, where its agent listens here and its first
 /// port is this: at that address it also meets the others of the list.
-pub fn told_address(listens: &[SocketAddr], first: SocketAddr) -> SocketAddr {
+pub fn address_for_command(listens: &[SocketAddr], first: SocketAddr) -> SocketAddr {
     let beside = SocketAddr::from((Ipv6Addr::LOCALHOST, first.port()));
     let is_there = listens.contains(&first) && listens.contains(&beside);
     let has_others = listens.iter().any(|address| address.port() != first.port());
@@ -63,10 +63,10 @@ mod tests {
         let listens = expanded(&told);
         let expected = ["127.0.0.1:29500", "[::1]:29500", "[::1]:29501", "[::1]:29502"];
         assert_eq!(listens, addresses(&expected));
-        assert_eq!(told_address(&listens, told[0]), listens[1]);
+        assert_eq!(address_for_command(&listens, told[0]), listens[1]);
         // An agent that was there before serves another port first.
         let other = "127.0.0.1:20000".parse().unwrap();
-        assert_eq!(told_address(&listens, other), other);
+        assert_eq!(address_for_command(&listens, other), other);
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
             let told = addresses(told);
             assert_eq!(beside_masters(&told), told);
             if let Some(first) = told.first() {
-                assert_eq!(told_address(&told, *first), *first);
+                assert_eq!(address_for_command(&told, *first), *first);
             }
         }
     }

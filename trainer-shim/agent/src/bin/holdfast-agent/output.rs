@@ -131,7 +131,8 @@ fn write(entries: &Receiver<Entry>, mut writer: impl Write, shared: &Shared) {
                 }
                 let dropped = shared.dropped.swap(0, Ordering::Relaxed);
                 let json = shared.json.load(Ordering::Relaxed);
-                if dropped > 0 && writer.write_all(told(dropped, json).as_bytes()).is_err() {
+                if dropped > 0 && writer.write_all(dropped_line(dropped, json).as_bytes()).is_err()
+                {
                     shared.dropped.fetch_add(dropped, Ordering::Relaxed);
                 }
             }
@@ -144,7 +145,7 @@ fn write(entries: &Receiver<Entry>, mut writer: impl Write, shared: &Shared) {
     }
 }
 
-fn told(dropped: u64, json: bool) -> String {
+fn dropped_line(dropped: u64, json: bool) -> String {
     let now = humantime::format_rfc3339_micros(SystemTime::now());
     let lines = if dropped == 1 { "1 line was" } else { &*format!("{dropped} lines were") };
     let message = format!("{lines} dropped here: nobody took them in time");
@@ -246,7 +247,7 @@ mod tests {
 
     #[test]
     fn in_a_log_of_objects_the_count_is_one_too() {
-        let object: serde_json::Value = serde_json::from_str(&told(7, true)).unwrap();
+        let object: serde_json::Value = serde_json::from_str(&dropped_line(7, true)).unwrap();
         assert_eq!(object["dropped"], 7);
         assert!(object["message"].as_str().unwrap().contains("7 lines were dropped"));
     }

@@ -44,7 +44,7 @@ pub fn give_up() {
 }
 
 /// Leaves the command's folder, which may be on a file system to be unmounted.
-/// Whatever was named relative to it has been read.
+/// All relative paths have been read before.
 pub fn leave_folder() {
     let _ = chdir("/");
 }

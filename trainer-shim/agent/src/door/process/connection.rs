@@ -1,7 +1,6 @@
 //! The socket loop of one program.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use holdfast_trainer_shim::link::{
 };
 use parking_lot::Mutex;
 use rustix::process::Signal;
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::io::BufReader;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -32,10 +31,11 @@ use tracing::{debug, info, warn};
 use super::arrivals::are_few;
 use super::connection_table::ConnectionId;
 use super::lease_holder::{Death, LeaseHolder, Place};
-use super::outbox::{Outbox, Queue};
+use super::outbox::Outbox;
 use super::peer::Peer;
 use super::relay::{self, Errand, Participant};
 use super::watchdog::{Act, Watched};
+use super::writing::{write, write_line};
 
 /// Most bytes of calls of one program that are not answered yet.
 const IN_FLIGHT_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -100,31 +100,9 @@ enum Ending {
     Stopped,
 }
 
-/// Says why a program is not served.
-pub async fn refuse(writer: &mut OwnedWriteHalf, reason: String) {
-    if let Err(error) = write_line(writer, &Response::Refused { reason }).await {
-        debug!(%error, "a program did not hear why it was refused");
-    }
-}
-
 /// Why the store does not answer; `None` while it does. The receiver is `None` for a program that
 /// does not understand it.
-type Outage = Option<watch::Receiver<Option<String>>>;
-
-/// Sends a program that waits for its welcome the reason why the store does not answer,
-/// for as long as it is polled.
-pub async fn tell_why_not(writer: &mut OwnedWriteHalf, outage: Outage) -> Infallible {
-    let Some(mut outage) = outage else { return std::future::pending().await };
-    outage.mark_changed();
-    loop {
-        let Ok(()) = outage.changed().await else { return std::future::pending().await };
-        let Some(cause) = outage.borrow_and_update().clone() else { continue };
-        if let Err(error) = write_line(writer, &Response::Waiting { cause }).await {
-            debug!(%error, "a program went away before it was welcomed");
-            return std::future::pending().await;
-        }
-    }
-}
+pub(super) type Outage = Option<watch::Receiver<Option<String>>>;
 
 /// Serves a program until its end, or that of the lease, or `stop`.
 pub async fn run(
@@ -518,7 +496,7 @@ impl Connection {
                     // It may have ended before the program knows of it.
                     let ended = ended.map(FromAgent::Feed);
                     let body = Box::new(ReplyBody::Answer(answer));
-                    [FromAgent::Told { seq, body }].into_iter().chain(ended).collect()
+                    [FromAgent::Reply { seq, body }].into_iter().chain(ended).collect()
                 });
             }
             Came::Answer(errand, Ok(answer)) => {
@@ -574,51 +552,6 @@ fn problem(error: holdfast_client::Error) -> Problem {
     }
 }
 
-async fn write(
-    mut writer: OwnedWriteHalf,
-    mut queue: Queue,
-    mut until: watch::Receiver<Duration>,
-    mut outage: Outage,
-) -> io::Result<()> {
-    // An outage in progress is reported at once.
-    if let Some(outage) = outage.as_mut().filter(|outage| outage.borrow().is_some()) {
-        outage.mark_changed();
-    }
-    let whole = |frame: &FromAgent| {
-        holdfast_trainer_shim::link::encode(frame, usize::MAX).map_err(io::Error::other)
-    };
-    loop {
-        let frame = tokio::select! {
-            biased;
-            Ok(()) = until.changed() => {
-                let until_ms = milliseconds(*until.borrow_and_update());
-                whole(&FromAgent::ValidUntil { until_ms })?
-            }
-            cause = next_outage(&mut outage) => whole(&FromAgent::Outage { cause })?,
-            frame = queue.next() => match frame {
-                Some(frame) => frame,
-                None => return Ok(()),
-            },
-        };
-        writer.write_all(&frame).await?;
-    }
-}
-
-async fn next_outage(outage: &mut Outage) -> Option<String> {
-    if let Some(outage) = outage
-        && outage.changed().await.is_ok()
-    {
-        return outage.borrow_and_update().clone();
-    }
-    std::future::pending().await
-}
-
-async fn write_line(writer: &mut OwnedWriteHalf, response: &Response) -> io::Result<()> {
-    let mut line = serde_json::to_vec(response)?;
-    line.push(b'\n');
-    writer.write_all(&line).await
-}
-
 fn deadline(within_ms: Option<u64>) -> Deadline {
     match within_ms {
         Some(ms) => Deadline::after(Duration::from_millis(ms)),
@@ -626,6 +559,6 @@ fn deadline(within_ms: Option<u64>) -> Deadline {
     }
 }
 
-fn milliseconds(duration: Duration) -> u64 {
+pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -174,7 +174,7 @@ impl ConnectionTable {
             }
         }
         for ended in feed.ended {
-            // Of several ended incarnations since the last feed, it names only the latest.
+            // When several incarnations ended since the last feed, it names only the latest.
             let all = (ended.process, 0)..=(ended.process, ended.incarnation);
             for (participant, owner) in self.owners.range(all) {
                 let id = self.entries.get_mut(owner);

@@ -100,7 +100,7 @@ impl Place {
     /// Stops watching incarnations that have ended.
     fn forget(&self, ended: &[Ended]) {
         let over = |&(process, incarnation): &Participant| {
-            // Of several ended incarnations, it names only the latest.
+            // When several incarnations ended, it names only the latest.
             ended.iter().any(|end| end.process == process && incarnation <= end.incarnation)
         };
         self.watched.lock().retain(|participant, _| !over(participant));

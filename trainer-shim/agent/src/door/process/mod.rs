@@ -12,6 +12,7 @@
 //! | [`serve`] | the door itself: the lease, taken when the first program comes |
 //! | `lease_holder` | serves one lease: its feed read, deaths reported |
 //! | `connection` | the socket loop of one program |
+//! | `writing` | what is written to it: answers, feeds, refusals |
 //! | `events` | what happens in the job: one subscription for all programs |
 //! | [`connection_table`] | pure: which connection owns a process, and what it gets of the feed |
 //! | [`relay`] | pure: what a program may say, and for which processes |
@@ -40,5 +41,6 @@ pub(crate) mod peer;
 pub mod relay;
 pub mod serve;
 pub mod watchdog;
+mod writing;
 
 pub use serve::{Door, Options};

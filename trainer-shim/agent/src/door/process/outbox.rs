@@ -58,7 +58,7 @@ impl Outbox {
 
     /// Queues the answer to a call, or a piece of it.
     pub fn tell(&self, seq: u64, body: ReplyBody) {
-        self.push(&FromAgent::Told { seq, body: Box::new(body) });
+        self.push(&FromAgent::Reply { seq, body: Box::new(body) });
     }
 
     /// Queues a frame.

@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use super::connection;
 use super::lease_holder::LeaseHolder;
 use super::peer::Peer;
+use super::{connection, writing};
 use crate::keeper::state::Notes;
 
 /// Programs at one time; one more is refused.
@@ -124,7 +124,7 @@ impl Door {
         let admitted = tokio::select! {
             biased;
             admitted = &mut admitting => admitted,
-            never = connection::tell_why_not(&mut writer, outage.clone()) => match never {},
+            never = writing::tell_why_not(&mut writer, outage.clone()) => match never {},
         };
         match admitted {
             Ok((lease_holder, _place)) => {
@@ -134,7 +134,7 @@ impl Door {
             }
             Err(reason) => {
                 info!("a program was refused: {reason}");
-                connection::refuse(&mut writer, reason).await;
+                writing::refuse(&mut writer, reason).await;
             }
         }
     }

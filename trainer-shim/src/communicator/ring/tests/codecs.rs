@@ -118,7 +118,7 @@ proptest! {
         }
     }
 
-    /// Whatever is read is what would have been sent, or nothing.
+    /// Every message that is read could have been sent.
     #[test]
     fn no_bytes_are_read_in_two_ways(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         if let Some(introduction) = Introduction::decode(&bytes) {

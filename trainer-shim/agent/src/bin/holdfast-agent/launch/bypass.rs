@@ -65,7 +65,7 @@ impl fmt::Display for Silent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// A process was started with another address.
-    Told {
+    OtherAddress {
         /// The process, in words.
         process: String,
         /// The address that it was started with.
@@ -92,7 +92,7 @@ pub enum Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Finding::Told { process, address, launcher, ours } => write!(
+            Finding::OtherAddress { process, address, launcher, ours } => write!(
                 f,
                 "{process} was started with {address}: {launcher} probably set its own address; {}",
                 advice(launcher, *ours)
@@ -121,7 +121,7 @@ fn advice(launcher: &str, ours: SocketAddr) -> String {
             .to_owned();
     }
     if is(&["accelerate"]) {
-        return "accelerate starts a store of its own, whatever it is told: install Holdfast's \
+        return "accelerate always starts a store of its own: install Holdfast's \
                 wheel into its Python (`pip install ./trainer-shim/python`), which puts that store on \
                 Holdfast, or start the program, as it is, with torchrun"
             .to_owned();
@@ -168,7 +168,7 @@ fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding
         return Finding::Unused { processes: family.len() };
     };
     let parent = family.iter().find(|process| process.id == away.parent);
-    Finding::Told {
+    Finding::OtherAddress {
         process: named(away),
         address: shown(&format!("MASTER_ADDR={} MASTER_PORT={}", away.address, away.port)),
         launcher: parent.map_or_else(|| named(away), |parent| named(parent)),
@@ -326,7 +326,7 @@ mod tests {
             assert!(text.contains(part), "{part:?} is missing in: {text}");
         }
         let unused = judge(&all[..4], 20, "x", "127.0.0.1:41001".parse().unwrap());
-        assert!(matches!(unused, Finding::Told { .. }), "{unused:?}");
+        assert!(matches!(unused, Finding::OtherAddress { .. }), "{unused:?}");
         assert_eq!(judge(&all[4..], 99, "x", ours()), judge(&all, 99, "x", ours()));
         assert_eq!(judge(&all[3..4], 10, "x", ours()), Finding::Unused { processes: 1 });
         let gone = judge(&all, 7, "torchrun train.py", ours());
@@ -374,7 +374,9 @@ mod tests {
         };
         child.kill().unwrap();
         child.wait().unwrap();
-        let Finding::Told { process, address, launcher, .. } = found else { panic!("{found:?}") };
+        let Finding::OtherAddress { process, address, launcher, .. } = found else {
+            panic!("{found:?}")
+        };
         assert!(process.contains("sleep 600"), "{process}");
         assert_eq!(address, "MASTER_ADDR=node0 MASTER_PORT=7");
         assert!(launcher.contains(&own.to_string()), "{launcher}");

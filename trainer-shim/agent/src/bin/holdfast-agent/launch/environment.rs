@@ -27,7 +27,7 @@ const TITLE_WITHOUT_VARIABLES: &str = "SPT_NOENV";
 
 /// Environment that the command gets.
 #[derive(Debug)]
-pub struct Told<'a> {
+pub struct CommandSettings<'a> {
     /// Where its TCPStore clients connect.
     pub address: SocketAddr,
     /// The first address of its agent.
@@ -58,7 +58,7 @@ pub struct Told<'a> {
 pub type Changes = BTreeMap<String, Option<OsString>>;
 
 /// Differences from the agent's own environment, which `now` reads.
-pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Changes {
+pub fn changes(settings: &CommandSettings<'_>, now: impl Fn(&str) -> Option<OsString>) -> Changes {
     let mut changes = Changes::new();
     let mut replace = |name: &str, value: Option<&str>| {
         let value = value.map(OsString::from);
@@ -67,8 +67,8 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
         }
         changes.insert(name.to_owned(), value);
     };
-    let address = reachable(told.address);
-    if !told.keep_master_addr {
+    let address = reachable(settings.address);
+    if !settings.keep_master_addr {
         let (host, port) = (address.ip().to_string(), address.port().to_string());
         replace("MASTER_ADDR", Some(&host));
         replace("MASTER_PORT", Some(&port));
@@ -77,7 +77,7 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
         replace("PET_MASTER_PORT", Some(&port));
         // A user who chose Holdfast's rendezvous may have set its address.
         if now("PET_RDZV_BACKEND").is_none_or(|backend| backend != OURS) {
-            let backend = match told.rendezvous {
+            let backend = match settings.rendezvous {
                 Rendezvous::Static => "static",
                 Rendezvous::Holdfast => OURS,
             };
@@ -89,19 +89,19 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
     }
     let mut set = |name: &str, value: OsString| changes.insert(name.to_owned(), Some(value));
     let missing = |name: &str| now(name).is_none_or(|value| value.is_empty());
-    if told.keep_master_addr {
-        set("HOLDFAST_TCPSTORE", reachable(told.listens).to_string().into());
+    if settings.keep_master_addr {
+        set("HOLDFAST_TCPSTORE", reachable(settings.listens).to_string().into());
     } else if missing(ATTEMPT) {
         set(ATTEMPT, "0".into());
     }
     if missing(TITLE_WITHOUT_VARIABLES) {
         set(TITLE_WITHOUT_VARIABLES, "1".into());
     }
-    set("HOLDFAST_STORE", told.store.clone().into());
-    if let Some(file) = told.token_file {
+    set("HOLDFAST_STORE", settings.store.clone().into());
+    if let Some(file) = settings.token_file {
         set("HOLDFAST_TOKEN_FILE", file.into());
     }
-    let TlsFiles { ca, cert, key } = told.tls;
+    let TlsFiles { ca, cert, key } = settings.tls;
     for (name, file) in
         [("HOLDFAST_TLS_CA", ca), ("HOLDFAST_TLS_CERT", cert), ("HOLDFAST_TLS_KEY", key)]
     {
@@ -109,10 +109,10 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
             set(name, file.into());
         }
     }
-    set("HOLDFAST_JOB", told.job.into());
-    set("HOLDFAST_RUN", told.run.into());
-    set("HOLDFAST_CONTROL", told.control.to_owned());
-    for (name, value) in told.launcher.ranks() {
+    set("HOLDFAST_JOB", settings.job.into());
+    set("HOLDFAST_RUN", settings.run.into());
+    set("HOLDFAST_CONTROL", settings.control.to_owned());
+    for (name, value) in settings.launcher.ranks() {
         if missing(name) {
             set(name, value.into());
         }
@@ -121,8 +121,8 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
 }
 
 /// The rank of the command, if its launcher gives it one.
-pub fn rank(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Option<u64> {
-    let set = changes(told, &now).remove("RANK").flatten();
+pub fn rank(settings: &CommandSettings<'_>, now: impl Fn(&str) -> Option<OsString>) -> Option<u64> {
+    let set = changes(settings, &now).remove("RANK").flatten();
     set.or_else(|| now("RANK"))?.to_str()?.parse().ok()
 }
 
@@ -147,8 +147,8 @@ mod tests {
 
     static NONE: LazyLock<Launcher> = LazyLock::new(|| launcher("", ""));
 
-    fn told() -> Told<'static> {
-        Told {
+    fn settings() -> CommandSettings<'static> {
+        CommandSettings {
             address: "0.0.0.0:29500".parse().unwrap(),
             listens: "0.0.0.0:29500".parse().unwrap(),
             keep_master_addr: false,
@@ -164,13 +164,13 @@ mod tests {
         }
     }
 
-    fn of(told: &Told<'_>, now: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
+    fn of(settings: &CommandSettings<'_>, now: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
         let look = |name: &str| {
             let found = now.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| OsString::from(value))
         };
         let text = |value: OsString| value.to_string_lossy().into_owned();
-        changes(told, look).into_iter().map(|(name, value)| (name, value.map(text))).collect()
+        changes(settings, look).into_iter().map(|(name, value)| (name, value.map(text))).collect()
     }
 
     fn get<'a>(all: &'a [(String, Option<String>)], name: &str) -> Option<Option<&'a str>> {
@@ -186,7 +186,7 @@ mod tests {
             ("PET_RDZV_BACKEND", "c10d"),
             ("PET_RDZV_ENDPOINT", "node0:29400"),
         ];
-        let all = of(&told(), &now);
+        let all = of(&settings(), &now);
         for (name, value) in [
             ("MASTER_ADDR", Some("127.0.0.1")),
             ("MASTER_PORT", Some("29500")),
@@ -208,7 +208,7 @@ mod tests {
             assert_eq!(get(&all, name), Some(value), "{name}");
         }
         // A rank that is restarted by a launcher outside stays as it is.
-        let restarted = of(&told(), &[("TORCHELASTIC_RESTART_COUNT", "2")]);
+        let restarted = of(&settings(), &[("TORCHELASTIC_RESTART_COUNT", "2")]);
         assert_eq!(get(&restarted, "TORCHELASTIC_RESTART_COUNT"), None);
         // An unchanged variable needs no copy.
         assert_eq!(get(&all, "HOLDFAST_ORIG_MASTER_PORT"), None);
@@ -217,7 +217,10 @@ mod tests {
 
     #[test]
     fn a_program_that_uses_its_master_address_itself_keeps_it() {
-        let all = of(&Told { keep_master_addr: true, ..told() }, &[("MASTER_ADDR", "node0")]);
+        let all = of(
+            &CommandSettings { keep_master_addr: true, ..settings() },
+            &[("MASTER_ADDR", "node0")],
+        );
         assert_eq!(get(&all, "HOLDFAST_TCPSTORE"), Some(Some("127.0.0.1:29500")));
         let touched = |(name, _): &(String, _)| {
             ["MASTER", "PET_", "TORCHELASTIC", "HOLDFAST_ORIG"].iter().any(|p| name.starts_with(p))
@@ -230,8 +233,8 @@ mod tests {
         let step = "SLURM_JOB_ID=812 SLURM_STEP_ID=2 SLURM_PROCID=11 SLURM_NTASKS=16 \
                     SLURM_LOCALID=3";
         let launcher = launcher("python train.py", step);
-        let told = Told { launcher: &launcher, ..told() };
-        let all = of(&told, &[("RANK", "7"), ("LOCAL_RANK", "")]);
+        let settings = CommandSettings { launcher: &launcher, ..settings() };
+        let all = of(&settings, &[("RANK", "7"), ("LOCAL_RANK", "")]);
         assert_eq!(get(&all, "RANK"), None);
         assert_eq!(get(&all, "WORLD_SIZE"), Some(Some("16")));
         assert_eq!(get(&all, "LOCAL_RANK"), Some(Some("3")));
@@ -239,9 +242,9 @@ mod tests {
 
     #[test]
     fn the_command_is_told_an_address_that_it_can_reach() {
-        let told = |text: &str| reachable(text.parse().unwrap()).to_string();
-        assert_eq!(told("0.0.0.0:1"), "127.0.0.1:1");
-        assert_eq!(told("[::]:1"), "[::1]:1");
-        assert_eq!(told("10.0.0.7:1"), "10.0.0.7:1");
+        let shown = |text: &str| reachable(text.parse().unwrap()).to_string();
+        assert_eq!(shown("0.0.0.0:1"), "127.0.0.1:1");
+        assert_eq!(shown("[::]:1"), "[::1]:1");
+        assert_eq!(shown("10.0.0.7:1"), "10.0.0.7:1");
     }
 }

@@ -52,13 +52,13 @@ use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use crate::command_line::RunFlags;
-use crate::masters::{beside_masters, told_address};
+use crate::masters::{address_for_command, beside_masters};
 use crate::output::Lines;
 use crate::program::ProgramError;
 use crate::settings::Settings;
 use crate::signals::Signals;
 use agent_log::AgentLog;
-use environment::{Told, reachable};
+use environment::{CommandSettings, reachable};
 use expectation::Expectation;
 use launcher::{Launcher, Named};
 use link::{LEAVE_TIME_MAX, Link, Start};
@@ -126,8 +126,8 @@ pub async fn launch(
             }
         }
     };
-    let told = Told {
-        address: told_address(&settings.tcpstore, attached.address),
+    let command_settings = CommandSettings {
+        address: address_for_command(&settings.tcpstore, attached.address),
         listens: attached.address,
         keep_master_addr: flags.keep_master_addr,
         rendezvous,
@@ -146,7 +146,7 @@ pub async fn launch(
              that port, and torchrun goes on as its client"
         );
     }
-    let mut child = match start_command(&program, command, &told) {
+    let mut child = match start_command(&program, command, &command_settings) {
         Ok(child) => child,
         Err(error) => {
             leave(link, &mut signals, false, None).await;
@@ -158,20 +158,20 @@ pub async fn launch(
         flags.expect_clients_within,
         child.id(),
         &command.join(OsStr::new(" ")).to_string_lossy(),
-        reachable(told.address),
+        reachable(command_settings.address),
     );
     let pid = child.id();
     let watched = pid.filter(|_| !flags.expect_clients_within.is_zero()).map(|root| Watched {
         root,
         words: command.len(),
-        ours: reachable(told.address),
+        ours: reachable(command_settings.address),
         keeps_master_addr: flags.keep_master_addr,
-        has_masters: told.address != attached.address,
+        has_masters: command_settings.address != attached.address,
         control: socket.clone(),
     });
     let status =
         attend(&mut child, &mut signals, expectation, &mut link, &mut witness, watched).await;
-    let rank = environment::rank(&told, |name| std::env::var_os(name));
+    let rank = environment::rank(&command_settings, |name| std::env::var_os(name));
     let ended = status.as_ref().ok().and_then(|status| {
         Some(CommandEnded { pid: pid?, rank, exit: exit_of(status.into_raw())? })
     });
@@ -242,13 +242,13 @@ fn own_flags(command: &[OsString]) -> Vec<OsString> {
 fn start_command(
     program: &Path,
     command: &[OsString],
-    told: &Told<'_>,
+    command_settings: &CommandSettings<'_>,
 ) -> Result<Child, ProgramError> {
-    let Told { job, run, met, address, .. } = told;
+    let CommandSettings { job, run, met, address, .. } = command_settings;
     info!("job {job} run {run} ({met}) on {address}; starting {}", program.display());
     let mut child = Command::new(program);
     child.arg0(&command[0]).args(&command[1..]);
-    for (name, value) in environment::changes(told, |name| std::env::var_os(name)) {
+    for (name, value) in environment::changes(command_settings, |name| std::env::var_os(name)) {
         match value {
             Some(value) => child.env(name, value),
             None => child.env_remove(name),

@@ -119,7 +119,7 @@ pub fn find(command: &[OsString]) -> Option<Torchrun<'_>> {
             return Some(Torchrun { command, program: Program::Script(word), first: n + 1 });
         }
         if is_python(&name) {
-            let first = n + 1 + module_behind(&command[n + 1..])?;
+            let first = n + 1 + module_after(&command[n + 1..])?;
             return Some(Torchrun { command, program: Program::Python(word), first });
         }
         n += 1;
@@ -133,7 +133,7 @@ fn is_python(name: &str) -> bool {
 }
 
 /// How many of Python's arguments there are, if they run torchrun.
-fn module_behind(arguments: &[OsString]) -> Option<usize> {
+fn module_after(arguments: &[OsString]) -> Option<usize> {
     let launches = |module: &str| {
         matches!(module, "torch.distributed.run" | "torch.distributed.launch").then_some(())
     };

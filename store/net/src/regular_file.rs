@@ -1,4 +1,4 @@
-//! Files named by users: only regular ones, read within a bound. Reading a pipe
+//! Files that users name: only regular ones, read within a bound. Reading a pipe
 //! could block for ever, and a device never ends.
 
 use std::fs::File;

@@ -34,7 +34,7 @@ const CALM: Duration = Duration::from_secs(128);
 const HANGS_MS: u64 = 60_000;
 
 /// Gathers and sends reports, for as long as the agent runs.
-pub struct Teller {
+pub struct Reporter {
     client: Client,
     handle: Handle,
     interval: Interval,
@@ -44,12 +44,12 @@ pub struct Teller {
     pace: Pace,
 }
 
-impl Teller {
+impl Reporter {
     /// Reports this agent, through this client.
-    pub fn new(client: Client, handle: Handle) -> Teller {
+    pub fn new(client: Client, handle: Handle) -> Reporter {
         let mut interval = tokio::time::interval(INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        Teller {
+        Reporter {
             client,
             handle,
             interval,
@@ -69,7 +69,7 @@ impl Teller {
                     let report = self.gather().await;
                     if self.pace.is_due(&report, Instant::now()) {
                         self.client.report(report.clone());
-                        self.pace.told(report, Instant::now());
+                        self.pace.reported(report, Instant::now());
                     }
                 }
                 Some(ended) = self.watching.join_next(), if !self.watching.is_empty() => {
@@ -157,7 +157,7 @@ impl Pace {
         picture(told) != picture(report) && now.duration_since(*at) >= self.pause
     }
 
-    fn told(&mut self, report: AgentReport, now: Instant) {
+    fn reported(&mut self, report: AgentReport, now: Instant) {
         self.pause = match &self.told {
             Some((told, at))
                 if outline(told) == outline(&report) && now.duration_since(*at) < CALM =>
@@ -244,12 +244,12 @@ mod tests {
 
     /// How many reports are sent in so many seconds, where `each` gives the
     /// report at a step.
-    fn told(seconds: u32, each: impl Fn(u32) -> AgentReport) -> usize {
+    fn reports(seconds: u32, each: impl Fn(u32) -> AgentReport) -> usize {
         let (mut pace, start, mut count) = (Pace::default(), Instant::now(), 0);
         for n in 0..seconds / 2 {
             let (report, now) = (each(n), start + INTERVAL * n);
             if pace.is_due(&report, now) {
-                pace.told(report, now);
+                pace.reported(report, now);
                 count += 1;
             }
         }
@@ -265,17 +265,17 @@ mod tests {
             report.clients[0].quiet.as_mut().unwrap().called_ms_ago = u64::from(n);
             report
         };
-        assert_eq!(told(3_600, training), 1);
+        assert_eq!(reports(3_600, training), 1);
     }
 
     #[test]
     fn a_rank_that_changes_all_the_time_is_told_with_growing_pauses() {
         let restless = |n| report(Some(if n % 2 == 0 { Doing::Busy } else { Doing::Sleeping }));
-        let count = told(3_600, restless);
+        let count = reports(3_600, restless);
         assert!((50..=70).contains(&count), "about one each 64 s, and told {count} times");
         // Between calls of the store it is quiet, and again not.
         let caller = |n| report((n % 3 == 0).then_some(Doing::Sleeping));
-        let count = told(3_600, caller);
+        let count = reports(3_600, caller);
         assert!((50..=70).contains(&count), "about one each 64 s, and told {count} times");
     }
 
@@ -288,7 +288,7 @@ mod tests {
                 let (report, now) = (hangs(*n), start + INTERVAL * *n);
                 let due = pace.is_due(&report, now);
                 if due {
-                    pace.told(report, now);
+                    pace.reported(report, now);
                 }
                 due
             })
@@ -324,7 +324,7 @@ mod tests {
                 let (report, now) = (silent(silent_ms), start + INTERVAL * *n);
                 let due = pace.is_due(&report, now);
                 if due {
-                    pace.told(report, now);
+                    pace.reported(report, now);
                 }
                 due
             })
@@ -338,7 +338,7 @@ mod tests {
     fn who_comes_and_goes_is_told_at_once_and_waits_go_on_being_told() {
         let mut pace = Pace::default();
         let now = Instant::now();
-        pace.told(report(None), now);
+        pace.reported(report(None), now);
         assert!(!pace.is_due(&report(None), now));
         let mut more = report(None);
         more.clients[0].connections = 2;
@@ -353,7 +353,7 @@ mod tests {
             blocked_ms: 1_000,
         };
         waits.waits = vec![wait];
-        pace.told(waits.clone(), now);
+        pace.reported(waits.clone(), now);
         assert!(pace.is_due(&waits, now));
     }
 }
