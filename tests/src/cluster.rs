@@ -49,6 +49,8 @@ pub struct Cluster {
 #[derive(Debug)]
 struct Node {
     address: String,
+    /// Where it listens, if others reach it through something that passes on to there.
+    behind: Option<String>,
     data_dir: PathBuf,
     log: PathBuf,
     /// What it is started from.
@@ -125,6 +127,7 @@ impl Cluster {
         };
         let node = Node {
             address,
+            behind: None,
             data_dir: self.folder.path().join(format!("node-{id}")),
             log: self.folder.path().join(format!("node-{id}.log")),
             build: Build::this(),
@@ -185,7 +188,11 @@ impl Cluster {
         let mut command = node.build.command("holdfast-store");
         command.arg("serve").args(["--node-id", &id.to_string()]);
         command.arg("--data-dir").arg(&node.data_dir);
-        command.args(["--listen", &node.address]).args(&node.place);
+        command.args(["--listen", node.behind.as_ref().unwrap_or(&node.address)]);
+        if node.behind.is_some() {
+            command.args(["--advertise", &node.address]);
+        }
+        command.args(&node.place);
         if let Some(certificates) = &self.certificates {
             let folder = certificates.join(format!("node-{id}"));
             for (flag, file) in [
@@ -293,6 +300,14 @@ impl Cluster {
     /// Gives a node another folder.
     pub fn set_data_dir(&mut self, id: NodeId, data_dir: PathBuf) {
         self.node_mut(id).data_dir = data_dir;
+    }
+
+    /// From its next start on a node listens elsewhere: whatever is at its address passes on to
+    /// there, which is answered.
+    pub fn move_behind(&mut self, id: NodeId) -> String {
+        let behind = format!("127.0.0.1:{}", self.ports.give());
+        self.node_mut(id).behind = Some(behind.clone());
+        behind
     }
 
     /// A folder for the test.

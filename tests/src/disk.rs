@@ -1,4 +1,4 @@
-//! Disks that stall: no error, no end, no answer.
+//! Disks that stall: no error, no end, no answer. Copies of folders.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -49,6 +49,24 @@ impl Disk {
     /// If it did not stall.
     pub fn go_on(&self) {
         assert!(run(&["fsfreeze", "-u"], Some(&self.0)), "what is frozen can thaw");
+    }
+}
+
+/// Copies a folder with all that is in it.
+///
+/// # Panics
+///
+/// If something of it cannot be read or written.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a temporary folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("an entry has a name"));
+        if path.is_dir() {
+            copy_folder(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("a file of a stopped node");
+        }
     }
 }
 

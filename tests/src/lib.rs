@@ -18,7 +18,7 @@
 //! | [`agent`] | the agent |
 //! | [`command`] | a command under `holdfast-agent run` |
 //! | [`load`] | concurrent adders and the check of their answers |
-//! | [`disk`] | file systems that can be made to stall |
+//! | [`disk`] | file systems that can be made to stall, copies of folders |
 //! | [`failover`] | leaders killed until a retry was answered from the session table |
 //! | [`communicators`] | records of the members of a group of communicators, and their check |
 //! | [`histories`] | jobs whose ranks record what they call and get, while they and the cluster are broken |

@@ -41,6 +41,7 @@ async fn streams_beyond_the_descriptors_of_a_node_stop_nobody() {
         (open > places).then_some(())
     })
     .await;
+    cluster.process(leader).says("places of connections are taken").await;
     for n in 0..20 {
         keys.put("k", format!("during {n}"), soon())
             .await

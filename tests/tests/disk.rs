@@ -10,6 +10,7 @@ use std::time::Duration;
 use holdfast_api::Blob;
 use holdfast_client::Deadline;
 use holdfast_tests::cluster::job;
+use holdfast_tests::disk::copy_folder;
 use holdfast_tests::{Adders, Cluster, Ended, binaries, eventually, soon};
 
 /// Snapshots and purges early, so that there are files of every kind.
@@ -202,7 +203,7 @@ async fn a_damaged_file_is_named_and_the_node_stays_down() {
     .await;
     cluster.kill(victim);
     let sound = cluster.folder().join("sound");
-    copy(cluster.data_dir(victim), &sound);
+    copy_folder(cluster.data_dir(victim), &sound);
 
     let mut tried = 0;
     for (kind, wanted) in [
@@ -230,7 +231,7 @@ async fn a_damaged_file_is_named_and_the_node_stays_down() {
             assert!(last.contains(text), "{kind}: {text:?} is missing: {last}");
         }
         cluster.wipe(victim);
-        copy(&sound, cluster.data_dir(victim));
+        copy_folder(&sound, cluster.data_dir(victim));
     }
     assert!(tried >= 5);
     // With its own bytes back it is as good as new.
@@ -269,20 +270,6 @@ async fn damage_under_a_running_node_is_found_and_written_anew() {
         cluster.restart(victim).await;
     }
     assert_holds(&cluster, 150).await;
-}
-
-/// Copies a folder with all that is in it.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a temporary folder");
-    for entry in fs::read_dir(from).expect("a data folder") {
-        let path = entry.expect("an entry").path();
-        let target = to.join(path.file_name().expect("an entry has a name"));
-        if path.is_dir() {
-            copy(&path, &target);
-        } else {
-            fs::copy(&path, &target).expect("a file of a stopped node");
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -340,7 +327,7 @@ async fn a_node_whose_disk_was_rolled_back_refuses() {
     for victim in [follower, leader] {
         cluster.stop(victim).await;
         let old = cluster.folder().join(format!("old-{victim}"));
-        copy(cluster.data_dir(victim), &old);
+        copy_folder(cluster.data_dir(victim), &old);
         cluster.restart(victim).await;
         write(&cluster, 40).await;
         cluster.agreement(&job("d")).await;

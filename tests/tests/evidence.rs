@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast_tests::{Cluster, binaries, eventually, soon};
+use holdfast_tests::{Cluster, eventually, soon};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -44,15 +44,9 @@ async fn door(from: &str, to: String) -> (JoinSet<()>, JoinSet<()>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_follower_that_cannot_reach_the_leader_does_not_unseat_it() {
     let mut cluster = Cluster::plan(3, &[]);
-    let behind = format!("127.0.0.1:{}", cluster.port());
-    let (mut accepting, passing) = door(cluster.address(1), behind.clone()).await;
-    let list: Vec<String> =
-        cluster.ids().iter().map(|id| format!("{id}={}", cluster.address(*id))).collect();
-    let mut command = binaries::command("holdfast-store");
-    command.args(["serve", "--node-id", "1", "--listen", &behind]);
-    command.args(["--advertise", cluster.address(1), "--initial-cluster", &list.join(",")]);
-    command.arg("--data-dir").arg(cluster.data_dir(1));
-    cluster.launch_as(1, command);
+    let behind = cluster.move_behind(1);
+    let (mut accepting, passing) = door(cluster.address(1), behind).await;
+    cluster.launch(1);
     cluster.launch(2);
     cluster.launch(3);
     cluster.wait_all_ready().await;

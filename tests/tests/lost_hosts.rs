@@ -3,13 +3,16 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use holdfast_api::{Answer, Command, LeaseCommand, LeaseId, LeaseOutcome, Nonce, Outcome};
+use holdfast_api::{
+    Answer, Command, LeaseCommand, LeaseId, LeaseOutcome, Nonce, Outcome, Read, ReadOutcome,
+};
 use holdfast_client::{Client, Options};
 use holdfast_tests::cluster::job;
 use holdfast_tests::command::Command as UnderAgent;
 use holdfast_tests::stream::RawStream;
 use holdfast_tests::tcpstore::TcpStore;
-use holdfast_tests::{Cluster, Host, Names, Network, eventually, soon};
+use holdfast_tests::{Cluster, Host, Names, Network, Process, Script, binaries, eventually, soon};
+use serde_json::Value;
 use tokio::task::JoinSet;
 
 /// How often it is lost here; `HOLDFAST_LOST_HOSTS` asks for more, to measure.
@@ -200,6 +203,68 @@ fn a_client_that_loses_only_the_leader_goes_through_another_node() {
         assert_eq!(store.get("k").await, b"v", "the connection was kept");
         command.end(0).await;
         cluster.wait_all_ready().await;
+    });
+}
+
+/// A host with an agent on it and a trainer, which has joined.
+async fn trainer_on(cluster: &mut Cluster, host: &Host, process: u32) -> (Process, Script) {
+    let mut agent = binaries::command("holdfast-agent");
+    agent.args(["serve", "--store", &cluster.list(), "--job", "train"]);
+    agent.args(["--tcpstore", "127.0.0.1:29500", "--lease-ttl", &format!("{TTL_MS}ms")]);
+    let log = cluster.keep_log(&format!("agent-{process}"));
+    let mut agent = host.process("the agent", agent, &log);
+    let line = agent.says("HOLDFAST_CONTROL=").await;
+    let (_, control) = line.split_once("HOLDFAST_CONTROL=").expect("it was looked for");
+    let mut trainer = binaries::command("holdfast-test-trainer");
+    trainer.arg(process.to_string()).env("HOLDFAST_CONTROL", control.trim());
+    let mut trainer = host.program(cluster, &format!("trainer-{process}"), trainer);
+    trainer.says("joined ").await;
+    (agent, trainer)
+}
+
+#[test]
+fn a_round_goes_on_when_a_host_is_lost_together_with_the_leader_on_it() {
+    Network::test(async |network| {
+        let hosts: [Host; 3] = network.hosts(Names::Real);
+        let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
+        let (mut agents, mut trainers) = (Vec::new(), Vec::new());
+        for (process, host) in (1..).zip(&hosts) {
+            let (agent, trainer) = trainer_on(&mut cluster, host, process).await;
+            agents.push(agent);
+            trainers.push(trainer);
+        }
+        let leader = cluster.leader().await;
+        let lost = trainers.remove(leader as usize - 1);
+        let others: Vec<String> = (1..=3).filter(|n| *n != leader).map(|n| n.to_string()).collect();
+        for trainer in &mut trainers {
+            trainer.order("roll lost").await;
+        }
+        let client = cluster.client();
+        let rounds = || client.read(Read::rounds(job("train")), Default::default(), soon());
+        let before = eventually("the others to wait", async || {
+            let answer = rounds().await.ok()?;
+            let ReadOutcome::Rounds(rounds) = answer.outcome else { return None };
+            rounds.iter().any(|open| open.arrived.len() == 2).then_some(answer.time_ms)
+        })
+        .await;
+        hosts[leader as usize - 1].cut_off();
+        let cut = Instant::now();
+        for trainer in &mut trainers {
+            assert_eq!(trainer.says("rolled lost ").await, others.join(","));
+        }
+        println!("host and leader lost to the end of a round: {:?}", cut.elapsed());
+        // The next leader gives the lease one TTL of log time, and no more.
+        let list = ["-o", "json", "--job", "train", "processes"];
+        let listed: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
+        let mut listed = listed["processes"].as_array().expect("a list").iter();
+        let end = &listed.find(|one| one["process"] == leader).expect("it was there")["end"];
+        assert_eq!(end["cause"], "lease_expired");
+        let ended = end["at_ms"].as_u64().expect("a log time");
+        println!("its lease ended after {} ms of log time", ended - before);
+        assert!(ended - before < 3 * TTL_MS, "{ended} ms, {before} ms when it was lost");
+        hosts[leader as usize - 1].plug_in();
+        cluster.wait_all_ready().await;
+        drop((lost, agents));
     });
 }
 

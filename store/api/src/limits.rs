@@ -61,6 +61,39 @@ pub struct Budget {
     pub wait_bytes_max: u64,
     /// Bytes of the parked waits and watches of one job.
     pub job_wait_bytes_max: u64,
+    /// Bytes of payloads of rounds, until their outcomes are acknowledged. A run may hold
+    /// [`ALWAYS_BYTES`] whatever others hold. From feature level 6 on.
+    #[serde(skip_serializing_if = "is_payload_default")]
+    pub kept_payload_bytes_max: u64,
+    /// Bytes of unacknowledged answers of sessions. A session may hold [`ALWAYS_BYTES`], and the
+    /// answer of its oldest command, whatever others hold. From feature level 6 on.
+    #[serde(skip_serializing_if = "is_answer_default")]
+    pub kept_answer_bytes_max: u64,
+}
+
+/// What one run or session may hold of a budget that others have used up.
+pub const ALWAYS_BYTES: u64 = 64 * 1024;
+
+const PAYLOAD_BYTES_MAX: u64 = 1024 * MIB;
+const ANSWER_BYTES_MAX: u64 = 1024 * MIB;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_payload_default(bytes: &u64) -> bool {
+    *bytes == PAYLOAD_BYTES_MAX
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_answer_default(bytes: &u64) -> bool {
+    *bytes == ANSWER_BYTES_MAX
+}
+
+impl Budget {
+    /// Whether those fields have their defaults that the first budgets did not have: a node of
+    /// that time reads it.
+    pub(crate) fn is_of_first_fields(&self) -> bool {
+        is_payload_default(&self.kept_payload_bytes_max)
+            && is_answer_default(&self.kept_answer_bytes_max)
+    }
 }
 
 /// Bytes that each awaited key counts beyond its own.
@@ -141,6 +174,8 @@ impl Default for Budget {
             bytes_max: 4 * 1024 * MIB,
             wait_bytes_max: 512 * MIB,
             job_wait_bytes_max: 128 * MIB,
+            kept_payload_bytes_max: PAYLOAD_BYTES_MAX,
+            kept_answer_bytes_max: ANSWER_BYTES_MAX,
         }
     }
 }
@@ -185,7 +220,36 @@ pub struct Whole {
     others: Limits,
     #[serde(rename = "life")]
     coordination: Box<CoordinationLimits>,
-    budget: Budget,
+    budget: WholeBudget,
+}
+
+/// A budget with all of its fields.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct WholeBudget {
+    bytes_max: u64,
+    wait_bytes_max: u64,
+    job_wait_bytes_max: u64,
+    kept_payload_bytes_max: u64,
+    kept_answer_bytes_max: u64,
+}
+
+impl From<Budget> for WholeBudget {
+    fn from(budget: Budget) -> WholeBudget {
+        let Budget {
+            bytes_max,
+            wait_bytes_max,
+            job_wait_bytes_max,
+            kept_payload_bytes_max,
+            kept_answer_bytes_max,
+        } = budget;
+        WholeBudget {
+            bytes_max,
+            wait_bytes_max,
+            job_wait_bytes_max,
+            kept_payload_bytes_max,
+            kept_answer_bytes_max,
+        }
+    }
 }
 
 impl From<&Limits> for Whole {
@@ -193,7 +257,7 @@ impl From<&Limits> for Whole {
         let Limits { coordination, budget, .. } = limits.clone();
         let (no_coordination, no_budget) = (Box::default(), Budget::default());
         let others = Limits { coordination: no_coordination, budget: no_budget, ..limits.clone() };
-        Whole { others, coordination, budget }
+        Whole { others, coordination, budget: budget.into() }
     }
 }
 
@@ -240,13 +304,27 @@ mod tests {
         assert_eq!((calls_per_process_max, calls_per_command_max), (256, 65_536));
         assert_eq!((payload_bytes_max, run_payload_bytes_max), (65_536, 268_435_456));
         assert_eq!(events_per_job_max, 20_000);
-        let Budget { bytes_max, wait_bytes_max, job_wait_bytes_max } = Budget::default();
+        let Budget {
+            bytes_max,
+            wait_bytes_max,
+            job_wait_bytes_max,
+            kept_payload_bytes_max,
+            kept_answer_bytes_max,
+        } = Budget::default();
+        assert_eq!(kept_payload_bytes_max, 1_073_741_824);
+        assert_eq!(kept_answer_bytes_max, 1_073_741_824);
         assert_eq!((bytes_max, wait_bytes_max), (4_294_967_296, 536_870_912));
         assert_eq!(job_wait_bytes_max, 134_217_728);
         let bytes = rmp_serde::to_vec_named(&Limits::default()).unwrap();
         for newer in [&b"life"[..], b"budget"] {
             let found = bytes.windows(newer.len()).any(|window| window == newer);
             assert!(!found, "an older node reads it");
+        }
+        let budget = Budget { bytes_max: 1, ..Budget::default() };
+        let bytes = rmp_serde::to_vec_named(&budget).unwrap();
+        for newer in [&b"payload"[..], b"answer"] {
+            let found = bytes.windows(newer.len()).any(|window| window == newer);
+            assert!(!found, "a node of level 5 reads it");
         }
     }
 }

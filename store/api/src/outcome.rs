@@ -89,13 +89,15 @@ pub enum Refusal {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         oldest_ended: Option<Name>,
     },
-    /// All keys and values of the cluster together are as large as they may be.
-    #[error(
-        "the keys and values of all jobs would exceed the cluster's budget.bytes_max of {limit}: delete runs that have ended (`holdfast job list` shows who holds how much), or raise the limit (POST /v1/limits)"
-    )]
+    /// All keys and values of the cluster together are as large as they may be, or all payloads
+    /// of rounds.
+    #[error("{}", no_space(*.limit, .what.as_deref()))]
     NoSpace {
         /// The limit, in bytes.
         limit: u64,
+        /// Which limit, by its field name in [`crate::Budget`]; none: `bytes_max`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        what: Option<String>,
     },
     /// The cluster holds as many of something as it may.
     #[error(
@@ -394,6 +396,18 @@ fn over(revoked: Option<&Revocation>) -> String {
     match revoked {
         Some(Revocation { at, cause, .. }) => format!("it was revoked at revision {at} ({cause})"),
         None => "its members let go of it".to_owned(),
+    }
+}
+
+/// Why the cluster has no room for more.
+fn no_space(limit: u64, what: Option<&str>) -> String {
+    match what {
+        None => format!(
+            "the keys and values of all jobs would exceed the cluster's budget.bytes_max of {limit}: delete runs that have ended (`holdfast job list` shows who holds how much), or raise the limit (POST /v1/limits)"
+        ),
+        Some(what) => format!(
+            "the payloads of rounds of all jobs would exceed the cluster's budget.{what} of {limit}: they are dropped when members acknowledge their outcomes, and with the end of a run; send less, or raise the limit (POST /v1/limits)"
+        ),
     }
 }
 

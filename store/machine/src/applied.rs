@@ -102,6 +102,8 @@ pub struct Counts {
     pub sessions: u64,
     /// Bytes of unacknowledged answers, all sessions together.
     pub session_answer_bytes: u64,
+    /// Bytes of payloads of rounds, of all runs together.
+    pub payload_bytes: u64,
     /// Changes in the history, as its limit counts them.
     pub history_changes: u64,
     /// Bytes of the history, as its limit counts them.
@@ -120,6 +122,6 @@ pub struct Counts {
 impl Counts {
     /// Roughly the bytes of an image of the state, by its main parts.
     pub fn image_bytes(&self) -> u64 {
-        self.bytes + self.session_answer_bytes + self.history_bytes
+        self.bytes + self.session_answer_bytes + self.payload_bytes + self.history_bytes
     }
 }

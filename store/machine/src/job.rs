@@ -21,6 +21,8 @@ pub(crate) struct Jobs {
     pub by_name: OrdMap<Name, Arc<Job>>,
     /// Of all jobs together.
     pub usage: Usage,
+    /// Bytes of payloads of rounds, of all runs together.
+    pub payload_bytes: u64,
     /// Runs of all jobs together.
     pub runs: u64,
     /// Jobs without runs: only their numbering is left.
@@ -207,7 +209,7 @@ impl Jobs {
             && added.bytes > removed.bytes
             && all.bytes > limit
         {
-            return Err(Refusal::NoSpace { limit });
+            return Err(Refusal::NoSpace { limit, what: None });
         }
         Ok(())
     }

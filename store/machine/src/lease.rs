@@ -504,6 +504,7 @@ impl Machine {
             cause: Cause::RunEnded,
         };
         let former = std::mem::take(coordination);
+        let payload_bytes = former.payload_bytes;
         for (key, round) in &former.rounds {
             if let Some(at) = round.timer {
                 self.timers.remove(&(at, run.clone(), TimerOf::Round(key.clone())));
@@ -520,5 +521,6 @@ impl Machine {
             }
         }
         applied.discard(former);
+        self.jobs.payload_bytes -= payload_bytes;
     }
 }

@@ -66,7 +66,7 @@ impl Machine {
             let holder = self.sessions.by_id.contains_key(&place.id).then_some(place.id);
             return self.carry_out(holder, command, applied);
         }
-        match self.sessions.admit(place, self.cluster.limits()) {
+        match self.sessions.admit(place, &self.cluster) {
             Admission::Fresh => {
                 let answer = self.carry_out(Some(place.id), command, applied);
                 self.sessions.record(place, &answer);
@@ -232,6 +232,7 @@ impl Machine {
             bytes: self.jobs.usage.bytes,
             sessions: self.sessions.by_id.len() as u64,
             session_answer_bytes: self.sessions.answer_bytes,
+            payload_bytes: self.jobs.payload_bytes,
             history_changes: self.history.changes,
             history_bytes: self.history.bytes,
             history_oldest: self.history.oldest(),

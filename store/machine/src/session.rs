@@ -15,9 +15,11 @@ use holdfast_api::{
 use imbl::OrdMap;
 
 use crate::applied::Applied;
+use crate::cluster::Cluster;
 use crate::deadlines::{Deadlines, Use};
 use crate::machine::Machine;
-use holdfast_api::command::facts::SECRET_IDS_LEVEL;
+use holdfast_api::command::facts::{KEPT_BYTES_LEVEL, SECRET_IDS_LEVEL};
+use holdfast_api::limits::ALWAYS_BYTES;
 
 /// Weight of an answer besides its values.
 const ANSWER_BYTES: u64 = 128;
@@ -113,7 +115,8 @@ impl Sessions {
     }
 
     /// Records the acknowledgement, then returns the command's state.
-    pub fn admit(&mut self, place: &SessionRef, limits: &Limits) -> Admission {
+    pub fn admit(&mut self, place: &SessionRef, cluster: &Cluster) -> Admission {
+        let limits = cluster.limits();
         let SessionRef { id, sequence, ack } = *place;
         let Some(session) = self.by_id.get_mut(&id) else {
             return Admission::Refused(Refusal::SessionExpired { session: id });
@@ -142,6 +145,14 @@ impl Sessions {
         let bytes_max = limits.session_answer_bytes_max;
         if !is_oldest && session.answer_bytes >= bytes_max {
             return full("session_answer_bytes_max", bytes_max);
+        }
+        let all_max = limits.budget.kept_answer_bytes_max;
+        if cluster.feature_level >= KEPT_BYTES_LEVEL
+            && !is_oldest
+            && session.answer_bytes >= ALWAYS_BYTES
+            && self.answer_bytes >= all_max
+        {
+            return full("budget.kept_answer_bytes_max", all_max);
         }
         Admission::Fresh
     }

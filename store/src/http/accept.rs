@@ -126,6 +126,14 @@ pub(crate) async fn serve(
             }
         };
         activity.accepted();
+        if !place.goes_round() {
+            troubles.over("places");
+        } else if troubles.met("places", &room.max) {
+            tracing::warn!(
+                "all {} places of connections are taken; new connections share the last {ROUND_MAX}, for {ROUND_TIME:?} each: see who holds the others, or raise this node's limit of open files",
+                room.max
+            );
+        }
         let (router, tls) = (router.clone(), tls.clone());
         let (builder, watcher) = (builder.clone(), draining.watcher());
         let from = stream.peer_addr().ok().map(principal::RemoteAddress);
@@ -227,6 +235,7 @@ pub(crate) fn descriptors() -> usize {
 
 /// Places of connections.
 struct Room {
+    max: usize,
     places: Arc<Semaphore>,
     round: Arc<Semaphore>,
     strangers: Arc<Strangers>,
@@ -271,6 +280,7 @@ impl Room {
         let places = places.clamp(1, CONNECTIONS_MAX);
         let max = (places / STRANGERS_PART).clamp(1, STRANGERS_MAX);
         Room {
+            max: places,
             places: Arc::new(Semaphore::new(places)),
             round: Arc::new(Semaphore::new(ROUND_MAX)),
             strangers: Arc::new(Strangers { max, present: Mutex::default() }),
@@ -333,6 +343,11 @@ impl Place {
     /// The place that a request came with.
     pub(crate) fn of(request: &Request) -> Option<Place> {
         request.extensions().get::<Place>().cloned()
+    }
+
+    /// Whether it is one of the last, which a connection has for a while.
+    fn goes_round(&self) -> bool {
+        self.0.until.is_some()
     }
 
     /// It has shown a token, or needs none.

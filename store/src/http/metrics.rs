@@ -274,6 +274,8 @@ impl Sample {
         add("sessions_active", "Sessions", counts.sessions);
         let answers = counts.session_answer_bytes;
         add("session_answer_bytes", "Bytes of answers kept for retries", answers);
+        let payloads = counts.payload_bytes;
+        add("round_payload_bytes", "Bytes of payloads of rounds", payloads);
         add("history_changes", "Changes kept for watches that resume", counts.history_changes);
         add("history_bytes", "Bytes of those changes", counts.history_bytes);
         add("leases_active", "Leases, each of a host with processes", counts.leases);

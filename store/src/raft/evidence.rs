@@ -128,6 +128,11 @@ impl Evidence {
 }
 
 impl OpenChannel {
+    /// The node at the other end.
+    pub fn from(&self) -> NodeId {
+        self.from
+    }
+
     /// A message came on it.
     pub(crate) fn heard(&self) {
         self.evidence.note(self.from, |_| {});

@@ -34,6 +34,16 @@ pub(crate) enum ServerError {
     Record(#[from] RecordError),
 }
 
+impl ServerError {
+    /// Whether the other node sent something that is no message, or too long for one.
+    fn is_refusal(&self) -> bool {
+        match self {
+            ServerError::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
+            ServerError::Record(_) => true,
+        }
+    }
+}
+
 impl Consensus {
     /// Serves one connection of another node, of which some was read already, on the
     /// threads of consensus until it ends or this is dropped.
@@ -53,7 +63,19 @@ impl Consensus {
             consensus.serve_channel(channel, Wire::from_parts(parts), open).await
         };
         let serving = AbortOnDropHandle::new(self.threads().spawn(serving));
-        serving.await.unwrap_or_else(|error| Err(std::io::Error::from(error).into()))
+        let served = serving.await.unwrap_or_else(|error| Err(std::io::Error::from(error).into()));
+        if let Err(error) = &served {
+            self.note_refused(channel, Some(from), error);
+        }
+        served
+    }
+
+    /// Logs that what another node sent was no message.
+    fn note_refused(&self, channel: Channel, from: Option<NodeId>, error: &ServerError) {
+        if error.is_refusal() && self.troubles.met(channel.as_str(), error) {
+            let channel = channel.as_str();
+            tracing::warn!(%error, from, channel, "a node's connection is closed");
+        }
     }
 
     /// Serves one connection of another node until it ends.
@@ -112,21 +134,15 @@ impl Consensus {
     {
         let (mut sink, source) = wire.split();
         // An unreadable request ends the requests; earlier ones are answered.
-        let (troubles, consensus) = (self.troubles.clone(), self.clone());
+        let (consensus, from) = (self.clone(), open.as_ref().map(OpenChannel::from));
         let requests = source.map(move |frame| {
             open.iter().for_each(OpenChannel::heard);
-            let append = decode::<Append>(&frame.ok()?);
-            let append = append.and_then(|append| {
+            let read = || {
+                let append = decode::<Append>(&frame?)?;
                 consensus.believes(append.vote)?;
-                Ok(append)
-            });
-            let request = append.and_then(AppendEntriesRequest::try_from);
-            let unread = |error: &_| {
-                if troubles.met("append", error) {
-                    tracing::warn!(%error, "an append cannot be read");
-                }
+                Ok(AppendEntriesRequest::try_from(append)?)
             };
-            request.inspect_err(unread).ok()
+            read().inspect_err(|error| consensus.note_refused(Channel::Append, from, error)).ok()
         });
         let requests = requests.take_while(|request| std::future::ready(request.is_some()));
         let requests = requests.filter_map(std::future::ready);

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{COORDINATION_LEVEL, FIRST_LEVEL, Facts, Sender, Subject, TOKENS_LEVEL};
+use super::facts::{
+    COORDINATION_LEVEL, FIRST_LEVEL, Facts, KEPT_BYTES_LEVEL, Sender, Subject, TOKENS_LEVEL,
+};
 use crate::limits::{Budget, CoordinationLimits, Limits};
 use crate::name::{Name, NodeId};
 
@@ -53,7 +55,11 @@ impl ClusterCommand {
             ClusterCommand::SetLimits { limits } => {
                 let is_first = *limits.coordination == CoordinationLimits::default()
                     && limits.budget == Budget::default();
-                let level = if is_first { FIRST_LEVEL } else { COORDINATION_LEVEL };
+                let level = match is_first {
+                    true => FIRST_LEVEL,
+                    false if limits.budget.is_of_first_fields() => COORDINATION_LEVEL,
+                    false => KEPT_BYTES_LEVEL,
+                };
                 Facts { level, ..Facts::of(Subject::Nobody) }
             }
             ClusterCommand::RevokeToken { .. } => {

@@ -31,6 +31,10 @@ pub const TOKENS_LEVEL: u32 = 6;
 /// From this level on there is [`KvOp::Max`](super::KvOp::Max).
 pub const MAX_OP_LEVEL: u32 = 6;
 
+/// From this level on there are budgets for what is kept beside keys and values: payloads of
+/// rounds and answers of sessions.
+pub const KEPT_BYTES_LEVEL: u32 = 6;
+
 /// Bytes counted for any command, beside its keys and values.
 pub(super) const COMMAND_BYTES: usize = 64;
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use holdfast_api::command::facts::KEPT_BYTES_LEVEL;
 use holdfast_api::{
     Cause, EndInfo, Event, EventKind, Fault, Generation, Incarnation, LeaseId, Limits, LogTime,
     ProcessId, Refusal, Revision, Role,
@@ -34,6 +35,8 @@ pub(crate) struct Act<'m> {
     pub revision: Revision,
     pub time: LogTime,
     pub limits: Arc<Limits>,
+    /// What the payloads of other runs leave of their budget; none below the level that has one.
+    pub payload_room: Option<u64>,
     pub job: &'m mut JobCoordination,
     pub coordination: &'m mut Coordination,
     pub leases: &'m mut Leases,
@@ -62,12 +65,17 @@ impl Machine {
         command: impl FnOnce(&mut Act<'_>) -> Result<R, Refusal>,
     ) -> Result<R, Refusal> {
         let limits = self.cluster.limits.clone();
+        let (level, all) = (self.cluster.feature_level, self.jobs.payload_bytes);
         let (job, coordination) = self.jobs.coordination(run)?;
+        let of_others = all - coordination.payload_bytes;
+        let payload_room = (level >= KEPT_BYTES_LEVEL)
+            .then(|| limits.budget.kept_payload_bytes_max.saturating_sub(of_others));
         let mut act = Act {
             run: run.clone(),
             revision: self.revision + 1,
             time: self.time,
             limits,
+            payload_room,
             job,
             coordination,
             leases: &mut self.leases,
@@ -82,7 +90,8 @@ impl Machine {
         };
         let result = command(&mut act);
         act.settle();
-        let Act { changed, recorded, told, garbage, .. } = act;
+        let Act { changed, recorded, told, garbage, coordination, .. } = act;
+        self.jobs.payload_bytes = of_others + coordination.payload_bytes;
         applied.garbage.extend(garbage);
         if !told.is_empty() {
             applied.effects.push(Effect::Notify(told.into_iter().collect()));

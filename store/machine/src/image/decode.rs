@@ -93,6 +93,8 @@ fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs
     for _ in 0..input.u64()? {
         let name = name(input)?;
         let job = job(version, input, revision)?;
+        let payloads = job.runs.values().map(|run| run.coordination.payload_bytes);
+        jobs.payload_bytes += payloads.sum::<u64>();
         for (run_name, run) in &job.runs {
             let time = run.end.as_ref().map(|end| end.time);
             if let Some(time) = time.or(run.lost_at.map(Some)) {

@@ -57,7 +57,7 @@ fn cluster(cluster: &Cluster, version: u32, out: &mut Writer<'_>) -> io::Result<
 
 fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     // The accounts and endings are derived.
-    let Jobs { by_name, usage: _, runs: _, empty: _, endings: _ } = jobs;
+    let Jobs { by_name, usage: _, payload_bytes: _, runs: _, empty: _, endings: _ } = jobs;
     out.length(by_name.len())?;
     for (name, job) in by_name {
         out.bytes(name.as_str().as_bytes())?;

@@ -16,6 +16,7 @@ mod generate;
 
 fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
     prop_assert_eq!(&machine.timers, &copy.timers);
+    prop_assert_eq!(machine.jobs.payload_bytes, copy.jobs.payload_bytes);
     prop_assert_eq!(&machine.leases.by_nonce, &copy.leases.by_nonce);
     prop_assert_eq!(&machine.leases.by_run, &copy.leases.by_run);
     for (job, found) in &machine.jobs.by_name {

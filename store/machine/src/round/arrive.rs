@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use holdfast_api::limits::ALWAYS_BYTES;
 use holdfast_api::{
     Among, Arrival, ArrivalAnswer, AtDeadline, Blob, Command, Conclusion, FailedWhy, Generation,
     LeaseId, LogTime, Members, Outcome, ProcessId, Refusal, RoundCommand, RoundFailure,
@@ -441,6 +442,13 @@ impl Act<'_> {
         let bytes_max = limits.run_payload_bytes_max;
         if length > 0 && self.coordination.payload_bytes.saturating_add(length) > bytes_max {
             return Err(self.full("run_payload_bytes_max", bytes_max));
+        }
+        let after = self.coordination.payload_bytes.saturating_add(length);
+        let exceeds = self.payload_room.is_some_and(|room| after > room.max(ALWAYS_BYTES));
+        if length > 0 && exceeds {
+            let limit = self.limits.budget.kept_payload_bytes_max;
+            let what = Some("kept_payload_bytes_max".to_owned());
+            return Err(Refusal::NoSpace { limit, what });
         }
         Ok(())
     }

@@ -326,7 +326,8 @@ fn run_command(words: &mut Words<'_>) -> RunCommand {
 fn limits(words: &mut Words<'_>) -> Limits {
     let mut limits = serde_json::to_value(Limits::default()).unwrap();
     let mut coordination = serde_json::to_value(CoordinationLimits::default()).unwrap();
-    let mut budget = serde_json::to_value(Budget::default()).unwrap();
+    let whole = serde_json::to_value(limits::Whole::from(&Limits::default()));
+    let mut budget = whole.unwrap()["budget"].take();
     while let Some(word) = words.maybe() {
         let (field, value) = word.split_once('=').unwrap();
         let of = [&mut coordination, &mut budget, &mut limits];

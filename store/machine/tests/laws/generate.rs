@@ -216,7 +216,12 @@ fn limits() -> impl Strategy<Value = Limits> {
             history_bytes_max: much * 20,
             list_page_max: few,
             coordination: Box::new(coordination_limits(few, bytes, keys)),
-            budget: Budget { bytes_max: much, wait_bytes_max: much, job_wait_bytes_max: much },
+            budget: Budget {
+                bytes_max: much,
+                wait_bytes_max: much,
+                job_wait_bytes_max: much,
+                ..Budget::default()
+            },
         }
     })
 }

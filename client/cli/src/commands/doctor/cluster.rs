@@ -30,6 +30,8 @@ const FSYNC: &str = "holdfast_disk_wal_fsync_duration_seconds";
 const REPAIRS: &str = "holdfast_disk_repairs";
 const BYTES: &str = "holdfast_kv_bytes";
 const WAIT_BYTES: &str = "holdfast_parked_bytes";
+const PAYLOAD_BYTES: &str = "holdfast_round_payload_bytes";
+const ANSWER_BYTES: &str = "holdfast_session_answer_bytes";
 /// Part of a budget from which on it is warned of.
 const BUDGET_PART_WARNED: f64 = 0.8;
 
@@ -297,6 +299,18 @@ fn budget(looked: &BTreeMap<String, Result<Answered, String>>) -> Option<Check> 
     let used = [
         ("of keys and values", "bytes_max", most(BYTES), limits.bytes_max),
         ("of waits and watches", "wait_bytes_max", most(WAIT_BYTES), limits.wait_bytes_max),
+        (
+            "of payloads of rounds",
+            "kept_payload_bytes_max",
+            most(PAYLOAD_BYTES),
+            limits.kept_payload_bytes_max,
+        ),
+        (
+            "of answers of sessions",
+            "kept_answer_bytes_max",
+            most(ANSWER_BYTES),
+            limits.kept_answer_bytes_max,
+        ),
     ];
     Some(judge_budget(&used))
 }
