@@ -98,9 +98,7 @@ pub enum Refusal {
         limit: u64,
     },
     /// The cluster holds as many of something as it may.
-    #[error(
-        "the cluster holds as many as it may: {what} is {limit}; close what is no longer used, or raise the limit"
-    )]
+    #[error("the cluster holds as many as it may: {what} is {limit}; {}", more_room(what))]
     ClusterFull {
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
@@ -394,6 +392,16 @@ fn over(revoked: Option<&Revocation>) -> String {
     match revoked {
         Some(Revocation { at, cause, .. }) => format!("it was revoked at revision {at} ({cause})"),
         None => "its members let go of it".to_owned(),
+    }
+}
+
+/// How there will be room for one more of something of which the cluster has a limit.
+fn more_room(what: &str) -> &'static str {
+    match what {
+        "job_names_max" => {
+            "the name of a job makes room 24 h after the job's latest run has ended, once its runs are deleted (`holdfast job delete JOB`); until then, use the name of a job that exists"
+        }
+        _ => "close what is no longer used, or raise the limit",
     }
 }
 
