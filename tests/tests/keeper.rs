@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast_tests::command::{Command, WAITS, process_at};
+use holdfast_tests::command::{Command, WAITS, allow_descriptors, process_at};
 use holdfast_tests::job::TORCHRUN;
 use holdfast_tests::python::{python, script};
 use holdfast_tests::tcpstore::{TcpStore, key, op, text};
@@ -199,6 +199,26 @@ async fn whoever_kills_the_keeper_ends_the_connections_of_its_host() {
     command.agent.says("the agent and its keeper have ended before their commands").await;
     command.agent.says("another agent serves run r1 at the same ports").await;
     assert_ne!(process_at(&command.control).await, process);
+    assert_eq!(TcpStore::connect(&command.address).await.add("n", 1).await, 2);
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_a_keeper_of_run_that_cannot_start_an_agent_and_no_other() {
+    let mut cluster = Cluster::start(1).await;
+    let mut command = Command::start(&mut cluster, "stuck", &["--job", "stuck"]).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    let process = process_at(&command.control).await;
+    let keeper = keeper_of(process);
+    // As a launcher does that signals every process which it finds.
+    signal(keeper, Signal::SIGTERM);
+    assert_eq!(store.add("n", 1).await, 1);
+    allow_descriptors(keeper, false);
+    signal(process, Signal::SIGKILL);
+    command.agent.says("the agent cannot be started").await;
+    signal(keeper, Signal::SIGTERM);
+    assert!(store.is_closed().await);
+    command.agent.says("another agent serves run r1 at the same ports").await;
     assert_eq!(TcpStore::connect(&command.address).await.add("n", 1).await, 2);
     command.end(0).await;
 }
