@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
 use crate::agent::Agent;
 use crate::cluster::Cluster;
 use crate::patience::eventually;
@@ -85,4 +87,14 @@ pub async fn gone(process: i32) {
         (state.is_empty() || state.starts_with('Z')).then_some(())
     })
     .await;
+}
+
+/// Lets a process open no descriptor, or as many as this one may.
+pub fn allow_descriptors(process: i32, allowed: bool) {
+    let own = getrlimit(Resource::Nofile);
+    // Those that are open stay.
+    let limit = if allowed { own } else { Rlimit { current: Some(3), ..own } };
+    let process = Pid::from_raw(process);
+    assert!(process.is_some(), "the caller's own limit is not meant");
+    prlimit(process, Resource::Nofile, limit).expect("it is ours");
 }

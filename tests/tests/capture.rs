@@ -362,6 +362,20 @@ async fn a_program_that_opens_ten_thousand_stores_is_told_so_and_others_go_on() 
     command.end(0).await;
 }
 
+/// More than the ports that an agent has for stores of programs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_opens_stores_one_after_the_other_is_served_each_time() {
+    const STORES: u64 = 1_100;
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "row", &["--job", "row"]).await;
+    for port in 1..=STORES {
+        let mut asking = Asking::send(&command.control, store("row", port, true)).await;
+        let mut master = asking.connect().await;
+        assert_eq!(master.add("n", 1).await, 1, "{port}");
+    }
+    command.end(0).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_of_any_byte_is_a_store_or_refused_and_reads_no_other() {
     let mut cluster = Cluster::start(1).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast_tests::command::{Command, WAITS, process_at};
+use holdfast_tests::command::{Command, WAITS, allow_descriptors, process_at};
 use holdfast_tests::job::TORCHRUN;
 use holdfast_tests::python::{python, script};
 use holdfast_tests::tcpstore::{TcpStore, key, op, text};
@@ -204,6 +204,26 @@ async fn whoever_kills_the_keeper_ends_the_connections_of_its_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_a_keeper_of_run_that_cannot_start_an_agent_and_no_other() {
+    let mut cluster = Cluster::start(1).await;
+    let mut command = Command::start(&mut cluster, "stuck", &["--job", "stuck"]).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    let process = process_at(&command.control).await;
+    let keeper = keeper_of(process);
+    // As a launcher does that signals every process which it finds.
+    signal(keeper, Signal::SIGTERM);
+    assert_eq!(store.add("n", 1).await, 1);
+    allow_descriptors(keeper, false);
+    signal(process, Signal::SIGKILL);
+    command.agent.says("the agent cannot be started").await;
+    signal(keeper, Signal::SIGTERM);
+    assert!(store.is_closed().await);
+    command.agent.says("another agent serves run r1 at the same ports").await;
+    assert_eq!(TcpStore::connect(&command.address).await.add("n", 1).await, 2);
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn hosts_go_on_when_the_keeper_of_another_is_killed() {
     let mut cluster = Cluster::start(1).await;
     let mut commands = Vec::new();
@@ -228,28 +248,34 @@ async fn hosts_go_on_when_the_keeper_of_another_is_killed() {
     }
 }
 
-/// Writes over all memory that a keeper shares with its agents, as a program of the same
-/// user could.
-fn tamper_with(keeper: i32) -> usize {
+/// Changes all memory that a keeper shares with its agents, as a program of the same user could.
+fn tamper_with(keeper: i32, tamper: fn(&std::fs::File)) -> usize {
     let files = std::fs::read_dir(format!("/proc/{keeper}/fd")).expect("it is ours");
     let is_memory = |path: &PathBuf| {
         std::fs::read_link(path).is_ok_and(|link| link.display().to_string().contains("memfd:"))
     };
     let memory: Vec<PathBuf> = files.flatten().map(|file| file.path()).filter(is_memory).collect();
     for path in &memory {
-        let length = std::fs::metadata(path).expect("it is open").len();
-        let file = std::fs::File::options().write(true).open(path).expect("it is ours");
-        // Most of it was never written.
-        let noise: Vec<u8> = (0..length.min(64 * 1024)).map(|_| rand::random()).collect();
-        for at in [0, length - noise.len() as u64] {
-            std::os::unix::fs::FileExt::write_all_at(&file, &noise, at).expect("it may be written");
-        }
+        tamper(&std::fs::File::options().write(true).open(path).expect("it is ours"));
     }
     memory.len()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn memory_that_was_tampered_with_is_not_believed_and_no_other_run_is_read() {
+fn write_over(file: &std::fs::File) {
+    let length = file.metadata().expect("it is open").len();
+    // Most of it was never written.
+    let noise: Vec<u8> = (0..length.min(64 * 1024)).map(|_| rand::random()).collect();
+    for at in [0, length - noise.len() as u64] {
+        std::os::unix::fs::FileExt::write_all_at(file, &noise, at).expect("it may be written");
+    }
+}
+
+fn cut_off(file: &std::fs::File) {
+    file.set_len(0).expect("it may be cut off");
+}
+
+/// Whoever follows reads nothing of it, nor of another run.
+async fn is_not_believed(tamper: fn(&std::fs::File)) {
     let mut cluster = Cluster::start(1).await;
     // The keys of another run.
     let other =
@@ -260,7 +286,7 @@ async fn memory_that_was_tampered_with_is_not_believed_and_no_other_run_is_read(
     let mut store = TcpStore::connect(&command.address).await;
     assert_eq!(store.add("n", 1).await, 1);
     let process = process_at(&command.control).await;
-    assert!(tamper_with(keeper_of(process)) > 0);
+    assert!(tamper_with(keeper_of(process), tamper) > 0);
     signal(process, Signal::SIGKILL);
     assert!(store.is_closed().await, "nobody knows what was under way there");
     // Two processes print it.
@@ -278,6 +304,16 @@ async fn memory_that_was_tampered_with_is_not_believed_and_no_other_run_is_read(
     let next = Command::start(&mut cluster, "next", &["--job", "tampered"]).await;
     assert_eq!(TcpStore::connect(&next.address).await.add("n", 1).await, 1, "a run of its own");
     next.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_was_written_over_is_not_believed_and_no_other_run_is_read() {
+    is_not_believed(write_over).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_was_cut_off_is_not_believed_and_no_other_run_is_read() {
+    is_not_believed(cut_off).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

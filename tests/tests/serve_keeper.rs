@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use holdfast_tests::command::{gone, process_at};
+use holdfast_tests::command::{allow_descriptors, gone, process_at};
 use holdfast_tests::process::{Ended, Process};
 use holdfast_tests::tcpstore::TcpStore;
 use holdfast_tests::{Cluster, binaries, eventually};
@@ -36,6 +36,14 @@ impl Service {
         assert_ne!(before.unsigned_abs(), self.keeper.pid());
         signal(before, Signal::SIGKILL);
         next_process(&self.control, before).await
+    }
+
+    /// Kills its agent, and lets the keeper start no other.
+    async fn lose_agent(&self) -> i32 {
+        let before = process_at(&self.control).await;
+        allow_descriptors(self.keeper.pid().cast_signed(), false);
+        signal(before, Signal::SIGKILL);
+        before
     }
 
     async fn ends(mut self, code: i32) {
@@ -117,6 +125,46 @@ async fn a_signal_to_keeper_and_agent_counts_once() {
     assert_eq!(store.add("n", 1).await, 2, "that one has a keeper, which did not get it");
     service.keeper.signal(Signal::SIGTERM);
     assert!(store.is_closed().await);
+    service.ends(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keeper_whose_next_agent_cannot_be_started_obeys_a_signal() {
+    let mut cluster = Cluster::start(1).await;
+    for (job, flags, order) in [
+        ("terminated", &[][..], Signal::SIGTERM),
+        ("interrupted", &[], Signal::SIGINT),
+        ("drained", &["--drain"], Signal::SIGTERM),
+    ] {
+        let mut service = Service::start(&mut cluster, job, flags).await;
+        let mut store = TcpStore::connect(&service.address).await;
+        assert_eq!(store.add("n", 1).await, 1);
+        service.lose_agent().await;
+        service.keeper.says("the agent cannot be started").await;
+        service.keeper.signal(order);
+        assert!(store.is_closed().await);
+        let ended = service.keeper.ended().await;
+        assert_eq!(ended.code(), Some(128 + order as i32), "{}", service.keeper.said());
+        let said = service.keeper.said();
+        assert!(said.contains("for no agent comes up; 1 connections are closed"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keeper_that_gets_its_agent_after_all_goes_on() {
+    let mut cluster = Cluster::start(1).await;
+    let mut service = Service::start(&mut cluster, "after-all", &["--drain"]).await;
+    let mut store = TcpStore::connect(&service.address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    let before = service.lose_agent().await;
+    service.keeper.says("the agent cannot be started").await;
+    // A signal that asks for no end waits for the agent.
+    service.keeper.signal(Signal::SIGUSR1);
+    allow_descriptors(service.keeper.pid().cast_signed(), true);
+    service.keeper.says("draining").await;
+    next_process(&service.control, before).await;
+    assert_eq!(store.add("n", 1).await, 2);
+    drop(store);
     service.ends(0).await;
 }
 

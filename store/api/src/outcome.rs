@@ -100,9 +100,7 @@ pub enum Refusal {
         what: Option<String>,
     },
     /// The cluster holds as many of something as it may.
-    #[error(
-        "the cluster holds as many as it may: {what} is {limit}; close what is no longer used, or raise the limit"
-    )]
+    #[error("the cluster holds as many as it may: {what} is {limit}; {}", more_room(what))]
     ClusterFull {
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
@@ -408,6 +406,16 @@ fn no_space(limit: u64, what: Option<&str>) -> String {
         Some(what) => format!(
             "the payloads of rounds of all jobs would exceed the cluster's budget.{what} of {limit}: they are dropped when members acknowledge their outcomes, and with the end of a run; send less, or raise the limit (POST /v1/limits)"
         ),
+    }
+}
+
+/// How there will be room for one more of something of which the cluster has a limit.
+fn more_room(what: &str) -> &'static str {
+    match what {
+        "job_names_max" => {
+            "the name of a job makes room 24 h after the job's latest run has ended, once its runs are deleted (`holdfast job delete JOB`); until then, use the name of a job that exists"
+        }
+        _ => "close what is no longer used, or raise the limit",
     }
 }
 

@@ -26,7 +26,7 @@ mod rounds;
 /// that obeys the level can read it.
 pub const IMAGE_VERSION: u32 = TOKENS_VERSION;
 
-/// Version with revoked tokens.
+/// Version with revoked tokens and forgotten jobs.
 const TOKENS_VERSION: u32 = 4;
 
 /// Version with leases, processes and rounds.

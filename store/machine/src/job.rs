@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use crate::applied::RunKey;
 use crate::cluster::Cluster;
-use crate::coordination::{Coordination, JobCoordination};
+use crate::coordination::{Coordination, EventLog, JobCoordination};
+use crate::forgotten::{Floor, JOB_NAMES_MAX};
 use crate::restore::{EPOCH_ITERATIONS, EPOCH_NUMBERS};
-use holdfast_api::command::facts::{COORDINATION_LEVEL, RUNS_LEVEL};
+use crate::round::held::HeldRounds;
+use holdfast_api::command::facts::{COORDINATION_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
 
-/// Most names of jobs in one cluster, ever.
-pub(crate) const JOB_NAMES_MAX: u64 = 100_000;
-
-/// All jobs. A job stays for ever: its numbering of runs must not restart, and a
-/// late write must not recreate a deleted run.
+/// All jobs. A job outlives its runs: its numbering must not restart, and a late write must
+/// not recreate a deleted run. For those that are forgotten there is the floor.
 #[derive(Clone, Default)]
 pub(crate) struct Jobs {
     pub by_name: OrdMap<Name, Arc<Job>>,
@@ -30,6 +29,10 @@ pub(crate) struct Jobs {
     /// Ended runs by the log time of their end, and lost ones by that of their loss;
     /// first those that ended before that time was kept.
     pub endings: OrdSet<(Option<LogTime>, RunKey)>,
+    /// Jobs that may be forgotten, by the time since when. Derived.
+    pub idle: OrdSet<(LogTime, Name)>,
+    /// Remains of the forgotten jobs.
+    pub floor: Floor,
 }
 
 #[derive(Clone)]
@@ -43,6 +46,8 @@ pub(crate) struct Job {
     pub next_number: u64,
     /// Usage of all its runs.
     pub usage: Usage,
+    /// When the latest of its deleted runs ended; 0 if all were deleted before that was kept.
+    pub ended_at: LogTime,
     pub coordination: JobCoordination,
 }
 
@@ -157,7 +162,7 @@ impl Jobs {
     /// The run of a read, wait or watch.
     pub fn readable(&self, scope: &Scope) -> Result<RunKey, Refusal> {
         let Some(job) = self.by_name.get(&scope.job) else {
-            return Ok(first_run(scope));
+            return self.first_run(scope);
         };
         let run = match &scope.run {
             Some(run) if job.runs.contains_key(run) => run,
@@ -173,7 +178,7 @@ impl Jobs {
     /// The run of a write, if it can be written to.
     pub fn writable(&self, scope: &Scope) -> Result<Target, Refusal> {
         let Some(job) = self.by_name.get(&scope.job) else {
-            return Ok(Target { key: first_run(scope), exists: false });
+            return Ok(Target { key: self.first_run(scope)?, exists: false });
         };
         let run = match &scope.run {
             Some(name) => {
@@ -186,6 +191,15 @@ impl Jobs {
             None => job.open.as_ref().ok_or_else(|| no_open_run(&scope.job))?,
         };
         Ok(Target { key: RunKey { job: scope.job.clone(), run: run.clone() }, exists: true })
+    }
+
+    /// The run that the first write to a job opens. One of a forgotten job is not opened again.
+    fn first_run(&self, scope: &Scope) -> Result<RunKey, Refusal> {
+        let run = scope.run.clone().unwrap_or_else(default_name);
+        if self.was_forgotten(&run) {
+            return Err(run_not_found(&scope.job, &run));
+        }
+        Ok(RunKey { job: scope.job.clone(), run })
     }
 
     /// Whether the job may hold what a write adds. A write that shrinks the job is
@@ -215,7 +229,7 @@ impl Jobs {
     }
 
     /// Whether one more run fits, in a new job if the name is new.
-    pub fn room_for_run(&self, job: &Name, cluster: &Cluster) -> Result<(), Refusal> {
+    pub fn room_for_run(&self, job: &Name, cluster: &Cluster, now: LogTime) -> Result<(), Refusal> {
         let limits = cluster.limits();
         let known = self.by_name.get(job);
         let runs = known.map_or(0, |job| job.runs.len() as u64);
@@ -229,7 +243,12 @@ impl Jobs {
         if comes && present >= limits.jobs_max {
             return Err(full("jobs_max", limits.jobs_max));
         }
-        if cluster.feature_level >= RUNS_LEVEL && known.is_none() && names >= JOB_NAMES_MAX {
+        let name_fits = match cluster.feature_level {
+            ..RUNS_LEVEL => true,
+            RUNS_LEVEL..NAMES_LEVEL => names < JOB_NAMES_MAX,
+            _ => self.room_for_name(JOB_NAMES_MAX, now),
+        };
+        if known.is_none() && !name_fits {
             return Err(full("job_names_max", JOB_NAMES_MAX));
         }
         if runs >= limits.runs_per_job_max {
@@ -249,10 +268,18 @@ impl Jobs {
     /// Adds a new open run; the one before must have ended.
     pub fn insert_open(&mut self, key: &RunKey, opened: Revision, opened_at: LogTime) {
         let known = self.by_name.contains_key(&key.job);
-        let begin = || Arc::new(Job::begun_at(opened));
-        let job = Arc::make_mut(self.by_name.entry(key.job.clone()).or_insert_with(begin));
+        if !known {
+            self.by_name.insert(key.job.clone(), Arc::new(self.begun_at(opened)));
+        }
+        let job = self.by_name.get_mut(&key.job).map(Arc::make_mut);
+        let job = job.expect("it was found or added just now");
         assert!(job.open.is_none(), "a job has at most one open run");
-        self.empty -= u64::from(known && job.runs.is_empty());
+        if known && job.runs.is_empty() {
+            self.empty -= 1;
+            if let Some(since) = job.idle_since() {
+                self.idle.remove(&(since, key.job.clone()));
+            }
+        }
         job.open = Some(key.run.clone());
         job.next_number = job.next_number.max(number_after(&key.run));
         job.by_opening.insert(opened, key.run.clone());
@@ -315,19 +342,31 @@ impl Jobs {
         self.change(key, &Balance::default(), |run| run.end = Some(end));
     }
 
-    /// Removes a run, and returns it to be freed elsewhere.
-    pub fn remove(&mut self, key: &RunKey) -> Option<Arc<Run>> {
+    /// Removes a run, and returns it to be freed elsewhere; with `now`, from [`NAMES_LEVEL`] on,
+    /// also what a job without runs no longer needs.
+    pub fn remove(&mut self, key: &RunKey, now: Option<LogTime>) -> Option<impl Send + use<>> {
         let job = Arc::make_mut(self.by_name.get_mut(&key.job)?);
         let run = job.runs.remove(&key.run)?;
         job.by_opening.remove(&run.opened);
         job.usage.subtract(run.usage);
-        self.empty += u64::from(job.runs.is_empty());
+        let mut remains = None;
+        if now.is_some() {
+            let ended_at = run.end.as_ref().and_then(|end| end.time);
+            job.ended_at = job.ended_at.max(ended_at.unwrap_or(0));
+        }
+        if job.runs.is_empty() {
+            remains = now.map(|now| job.empty_at(now));
+            self.empty += 1;
+            if let Some(since) = job.idle_since() {
+                self.idle.insert((since, key.job.clone()));
+            }
+        }
         self.usage.subtract(run.usage);
         self.runs -= 1;
         if let Some(end) = &run.end {
             self.endings.remove(&(end.time, key.clone()));
         }
-        Some(run)
+        Some((run, remains))
     }
 }
 
@@ -339,6 +378,7 @@ impl Default for Job {
             open: None,
             next_number: 1,
             usage: Usage::default(),
+            ended_at: 0,
             coordination: JobCoordination::default(),
         }
     }
@@ -356,6 +396,15 @@ impl Job {
         job.coordination.generation = epoch * EPOCH_NUMBERS;
         job.coordination.iteration = epoch * EPOCH_ITERATIONS;
         job
+    }
+
+    /// Takes from a job without runs what nobody needs at this time: its events, and what it
+    /// holds if all holders count as stopped.
+    fn empty_at(&mut self, now: LogTime) -> (EventLog, HeldRounds) {
+        let JobCoordination { events, held, .. } = &mut self.coordination;
+        let is_free = held.free_at().is_some_and(|at| at <= now);
+        let held = if is_free { std::mem::take(held) } else { HeldRounds::default() };
+        (events.forget(), held)
     }
 
     /// Its ended runs, oldest first.
@@ -409,15 +458,10 @@ fn no_open_run(job: &Name) -> Refusal {
     Refusal::NoOpenRun { job: job.clone() }
 }
 
-/// The run that the first write to a job opens.
-fn first_run(scope: &Scope) -> RunKey {
-    RunKey { job: scope.job.clone(), run: scope.run.clone().unwrap_or_else(default_name) }
-}
-
 /// A run named `r7` by a client moves the numbering to 8, so that no automatic
 /// name equals that of a deleted run. Numbers too high to be reached by counting
 /// are left alone, so that the numbering cannot run out.
-fn number_after(name: &Name) -> u64 {
+pub(crate) fn number_after(name: &Name) -> u64 {
     const REACHABLE_MAX: u64 = u64::MAX / 2;
     let digits = name.as_str().strip_prefix('r').filter(|digits| !digits.starts_with(['+', '0']));
     match digits.and_then(|digits| digits.parse::<u64>().ok()) {

@@ -82,7 +82,7 @@ impl Machine {
         let Target { key, exists } = target;
         self.jobs.quota(&key.job, balance, &self.cluster)?;
         if !exists {
-            self.jobs.room_for_run(&key.job, &self.cluster)?;
+            self.jobs.room_for_run(&key.job, &self.cluster, self.time)?;
             self.insert_open(&key, applied);
         }
         let changes = self.jobs.change(&key, balance, |run| change(run, &key));

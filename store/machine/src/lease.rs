@@ -303,7 +303,7 @@ impl Machine {
         self.room_for_lease()?;
         let opened = !target.exists;
         if opened {
-            self.jobs.room_for_run(&target.key.job, &self.cluster)?;
+            self.jobs.room_for_run(&target.key.job, &self.cluster, self.time)?;
             self.insert_open(&target.key, applied);
         }
         let entered = Entered { run: target.key, opened, ended: None };

@@ -12,6 +12,7 @@
 //! | `machine` | the fields of the state, and how it applies an entry |
 //! | `applied` | the result of applying: answers, effects, garbage |
 //! | `job` | jobs, runs, keys and queues, and their accounts |
+//! | `forgotten` | jobs that are forgotten when all names are taken, and what remains of them |
 //! | `run` | opening, ending and deleting runs |
 //! | `kv`, `draft`, `transaction` | key-value commands, staged before they are applied |
 //! | `queue` | queues |
@@ -61,6 +62,7 @@ mod codec;
 mod coordination;
 mod deadlines;
 mod draft;
+mod forgotten;
 mod history;
 mod image;
 mod job;

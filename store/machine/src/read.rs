@@ -56,9 +56,12 @@ impl Machine {
     }
 
     /// Why a run can be neither written to nor waited in any more: `Fenced` if it has
-    /// ended, `RunNotFound` if its job exists without it.
+    /// ended, `RunNotFound` if its job exists without it, or was forgotten with it.
     pub fn fenced(&self, run: &RunKey) -> Option<Refusal> {
-        let job = self.jobs.by_name.get(&run.job)?;
+        let Some(job) = self.jobs.by_name.get(&run.job) else {
+            let forgotten = self.jobs.was_forgotten(&run.run);
+            return forgotten.then(|| run_not_found(&run.job, &run.run));
+        };
         match job.runs.get(&run.run) {
             Some(found) => fence(&run.job, &run.run, found),
             None => Some(run_not_found(&run.job, &run.run)),

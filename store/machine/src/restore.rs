@@ -10,6 +10,7 @@ use holdfast_api::Name;
 
 use crate::applied::{Applied, RunKey};
 use crate::coordination::JobCoordination;
+use crate::forgotten::Floor;
 use crate::history::History;
 use crate::machine::Machine;
 use crate::session::Sessions;
@@ -47,7 +48,10 @@ impl Machine {
             let JobCoordination { incarnation, generation, iteration, .. } = &job.coordination;
             [job.next_number, *incarnation, *generation, *iteration]
         });
-        jobs.chain([self.revision, self.sessions.next, self.leases.next]).max().unwrap_or(0)
+        let Floor { next_number, incarnation, generation, iteration } = self.jobs.floor;
+        let own = [self.revision, self.sessions.next, self.leases.next];
+        let forgotten = [next_number, incarnation, generation, iteration];
+        jobs.chain(own).chain(forgotten).max().unwrap_or(0)
     }
 
     /// Continues in another cluster, this many epochs later: numbers given by
@@ -65,12 +69,19 @@ impl Machine {
         let next = self.sessions.next.saturating_add(numbers);
         self.sessions = Sessions::new(next, self.sessions.leader_since);
         self.leases.next = self.leases.next.saturating_add(numbers);
+        let jump = |number: &mut u64, by| *number = number.saturating_add(by);
+        let floor = &mut self.jobs.floor;
+        if *floor != Floor::default() {
+            jump(&mut floor.next_number, iterations);
+            jump(&mut floor.incarnation, numbers);
+            jump(&mut floor.generation, numbers);
+            jump(&mut floor.iteration, iterations);
+        }
         let names: Vec<Name> = self.jobs.by_name.keys().cloned().collect();
         let mut restored = Restored { sessions, ..Restored::default() };
         for name in names {
             let Some(job) = self.jobs.by_name.get_mut(&name) else { continue };
             let job = Arc::make_mut(job);
-            let jump = |number: &mut u64, by| *number = number.saturating_add(by);
             jump(&mut job.next_number, iterations);
             jump(&mut job.coordination.incarnation, numbers);
             jump(&mut job.coordination.generation, numbers);

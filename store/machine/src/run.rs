@@ -10,9 +10,10 @@ use holdfast_api::{
 
 use crate::applied::{Applied, Effect, RunKey};
 use crate::coordination::Live;
+use crate::forgotten::JOB_NAMES_MAX;
 use crate::job::{Job, Left, RunEnd, fence, run_not_found};
 use crate::machine::Machine;
-use holdfast_api::command::facts::{COORDINATION_LEVEL, RUNS_LEVEL};
+use holdfast_api::command::facts::{COORDINATION_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
 
 /// Most runs that one deletion of a job removes.
 const DELETED_RUNS_MAX: usize = 1_000;
@@ -91,7 +92,7 @@ impl Machine {
             RunChoice::Named(name) => name.clone(),
             RunChoice::Auto | RunChoice::Held | RunChoice::New => job
                 .map(|job| job.automatic_name())
-                .unwrap_or_else(|| Job::begun_at(self.revision).automatic_name()),
+                .unwrap_or_else(|| self.new_job().automatic_name()),
         };
         if let Some(open) = open.filter(|_| !takeover) {
             self.not_held(&key(open))?;
@@ -104,7 +105,7 @@ impl Machine {
     /// Opens a run of a new name, as part of the present revision, and ends the one
     /// before; returns that one.
     fn open_new(&mut self, key: &RunKey, applied: &mut Applied) -> Result<Option<Name>, Refusal> {
-        self.jobs.room_for_run(&key.job, &self.cluster)?;
+        self.jobs.room_for_run(&key.job, &self.cluster, self.time)?;
         let former = self.jobs.by_name.get(&key.job).and_then(|job| job.open.clone());
         if let Some(former) = &former {
             self.end_open(&key.job, former, Some(key.run.clone()), applied);
@@ -113,8 +114,22 @@ impl Machine {
         Ok(former)
     }
 
-    /// Adds a new open run, as part of the present revision.
+    /// The job that a new name would begin.
+    fn new_job(&self) -> Job {
+        let mut jobs = self.jobs.clone();
+        if self.cluster.feature_level >= NAMES_LEVEL {
+            jobs.make_room_for_name(JOB_NAMES_MAX, self.time, self.revision);
+        }
+        jobs.begun_at(self.revision)
+    }
+
+    /// Adds a new open run, as part of the present revision. A new name may need the place of a
+    /// job that is over.
     pub(crate) fn insert_open(&mut self, key: &RunKey, applied: &mut Applied) {
+        if self.cluster.feature_level >= NAMES_LEVEL && !self.jobs.by_name.contains_key(&key.job) {
+            let room = self.jobs.make_room_for_name(JOB_NAMES_MAX, self.time, self.revision);
+            applied.discard(room);
+        }
         self.jobs.insert_open(key, self.revision + 1, self.time);
         applied.effects.push(Effect::RunOpened { run: key.clone() });
     }
@@ -185,8 +200,7 @@ impl Machine {
         if self.existing(job, name)?.is_open() {
             return Err(Refusal::RunOpen { job: job.clone(), run: name.clone() });
         }
-        let key = RunKey { job: job.clone(), run: name.clone() };
-        applied.discard(self.jobs.remove(&key));
+        self.remove(&RunKey { job: job.clone(), run: name.clone() }, applied);
         self.publish(Vec::new(), applied);
         Ok(RunOutcome::Deleted)
     }
@@ -210,9 +224,14 @@ impl Machine {
         if end.map(|end| self.ended_at(end.time)) != Some(ended_at) {
             return Ok(RunOutcome::Kept);
         }
-        applied.discard(self.jobs.remove(&key));
+        self.remove(&key, applied);
         self.publish(Vec::new(), applied);
         Ok(RunOutcome::Deleted)
+    }
+
+    fn remove(&mut self, key: &RunKey, applied: &mut Applied) {
+        let now = (self.cluster.feature_level >= NAMES_LEVEL).then_some(self.time);
+        applied.discard(self.jobs.remove(key, now));
     }
 
     /// Each run is one step, whatever it holds; the number of runs is bounded.
@@ -226,7 +245,7 @@ impl Machine {
         let oldest: Vec<Name> = job.ended().take(DELETED_RUNS_MAX).cloned().collect();
         let (runs, left) = (oldest.len() as u64, (job.runs.len() - oldest.len()) as u64);
         for run in oldest {
-            applied.discard(self.jobs.remove(&RunKey { job: name.clone(), run }));
+            self.remove(&RunKey { job: name.clone(), run }, applied);
         }
         if let Some(job) = self.jobs.by_name.get_mut(name) {
             applied.discard(Arc::make_mut(job).coordination.events.forget());

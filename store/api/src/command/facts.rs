@@ -28,6 +28,9 @@ pub const SECRET_IDS_LEVEL: u32 = 5;
 /// From this level on, the cluster keeps which signed tokens were revoked.
 pub const TOKENS_LEVEL: u32 = 6;
 
+/// From this level on, jobs that are over are forgotten when all names are taken.
+pub const NAMES_LEVEL: u32 = 6;
+
 /// From this level on there is [`KvOp::Max`](super::KvOp::Max).
 pub const MAX_OP_LEVEL: u32 = 6;
 

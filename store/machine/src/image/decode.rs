@@ -16,6 +16,7 @@ use crate::cluster::Cluster;
 use crate::codec::{DecodeError, unpack};
 use crate::coordination::JobCoordination;
 use crate::coordination::act::Timers;
+use crate::forgotten::Floor;
 use crate::history::History;
 use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored, Usage};
 use crate::lease::{Lease, Leases};
@@ -90,6 +91,14 @@ fn cluster(version: u32, input: &mut Reader<'_>) -> Result<Cluster, DecodeError>
 
 fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs, DecodeError> {
     let mut jobs = Jobs::default();
+    if version >= TOKENS_VERSION {
+        jobs.floor = Floor {
+            next_number: input.u64()?,
+            incarnation: input.u64()?,
+            generation: input.u64()?,
+            iteration: input.u64()?,
+        };
+    }
     for _ in 0..input.u64()? {
         let name = name(input)?;
         let job = job(version, input, revision)?;
@@ -103,6 +112,9 @@ fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs
             }
         }
         jobs.empty += u64::from(job.runs.is_empty());
+        if let Some(since) = job.idle_since() {
+            jobs.idle.insert((since, name.clone()));
+        }
         jobs.usage.add(job.usage);
         jobs.runs += job.runs.len() as u64;
         ascending(&mut jobs.by_name, name, Arc::new(job), "jobs")?;
@@ -112,6 +124,9 @@ fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs
 
 fn job(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Job, DecodeError> {
     let mut job = Job { next_number: input.u64()?, ..Job::default() };
+    if version >= TOKENS_VERSION {
+        job.ended_at = input.u64()?;
+    }
     if version >= COORDINATION_VERSION {
         job.coordination = coordination::read_job(input, revision)?;
     }

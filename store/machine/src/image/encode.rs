@@ -10,6 +10,7 @@ use super::{COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination, l
 use crate::cluster::Cluster;
 use crate::codec::pack;
 use crate::deadlines::Use;
+use crate::forgotten::Floor;
 use crate::history::History;
 use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored};
 use crate::machine::Machine;
@@ -56,15 +57,26 @@ fn cluster(cluster: &Cluster, version: u32, out: &mut Writer<'_>) -> io::Result<
 }
 
 fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
-    // The accounts and endings are derived.
-    let Jobs { by_name, usage: _, payload_bytes: _, runs: _, empty: _, endings: _ } = jobs;
+    // The accounts, the endings and the idle ones are derived.
+    let Jobs { by_name, usage: _, payload_bytes: _, runs: _, empty: _, endings: _, idle: _, floor } =
+        jobs;
+    if version >= TOKENS_VERSION {
+        let Floor { next_number, incarnation, generation, iteration } = floor;
+        out.u64(*next_number)?;
+        out.u64(*incarnation)?;
+        out.u64(*generation)?;
+        out.u64(*iteration)?;
+    }
     out.length(by_name.len())?;
     for (name, job) in by_name {
         out.bytes(name.as_str().as_bytes())?;
         // The order, the open run and the accounts are derived from the runs.
-        let Job { runs, by_opening: _, open: _, next_number, usage: _, coordination } =
+        let Job { runs, by_opening: _, open: _, next_number, usage: _, ended_at, coordination } =
             job.as_ref();
         out.u64(*next_number)?;
+        if version >= TOKENS_VERSION {
+            out.u64(*ended_at)?;
+        }
         if version >= COORDINATION_VERSION {
             coordination::write_job(coordination, out)?;
         }

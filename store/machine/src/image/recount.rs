@@ -19,6 +19,7 @@ fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
     prop_assert_eq!(machine.jobs.payload_bytes, copy.jobs.payload_bytes);
     prop_assert_eq!(&machine.leases.by_nonce, &copy.leases.by_nonce);
     prop_assert_eq!(&machine.leases.by_run, &copy.leases.by_run);
+    prop_assert_eq!(&machine.jobs.idle, &copy.jobs.idle);
     for (job, found) in &machine.jobs.by_name {
         compare_held(
             &found.coordination.held,

@@ -165,6 +165,12 @@ impl HeldRounds {
         Some(former)
     }
 
+    /// From when on nobody counts as a holder, without a report; none if that does not come by
+    /// itself.
+    pub fn free_at(&self) -> Option<LogTime> {
+        self.by_key.values().try_fold(0, |last, held| Some(held.free_at()?.max(last)))
+    }
+
     /// The generation formed first of those without holders, of a round that does not
     /// gather.
     pub fn forgettable(
@@ -190,6 +196,13 @@ impl HeldRound {
     /// How many hold it.
     pub fn holding(&self) -> u32 {
         (self.base.members.len() - self.released.len()) as u32
+    }
+
+    /// When the last of its holders counts as stopped, if all have ended.
+    fn free_at(&self) -> Option<LogTime> {
+        let mut ended = self.ended.values();
+        let last = ended.try_fold(0, |last, unseen| Some(unseen.free_at?.max(last)))?;
+        (self.holding() as usize == self.ended.len()).then_some(last)
     }
 
     /// Holders that have ended, and count as stopped by this time.

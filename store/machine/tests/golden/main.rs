@@ -62,8 +62,9 @@ fn run(script: &str) -> String {
 fn step(machine: &mut Machine, text: &str) -> String {
     let shown = match parse::line(text, machine.time()) {
         parse::Line::Entry(entry) => show::applied(&machine.apply(&entry)),
-        parse::Line::Read(read) => show::read(&machine.read(&read)),
-        parse::Line::Ask(ask) => show::ask(machine, &ask),
+        parse::Line::Crowd(entry) => show::last(&machine.apply(&entry)),
+        parse::Line::Read(read) => return show::read(&machine.read(&read)),
+        parse::Line::Ask(ask) => return show::ask(machine, &ask),
     };
     survives_a_restart(machine);
     shown

@@ -15,6 +15,8 @@ pub enum Line {
     Entry(Entry),
     Read(Read),
     Ask(Ask),
+    /// So many commands that the last answer alone is shown.
+    Crowd(Entry),
 }
 
 /// Questions that are not reads.
@@ -33,6 +35,9 @@ pub enum Ask {
 }
 
 pub fn line(text: &str, now: LogTime) -> Line {
+    if let Some(jobs) = text.strip_prefix("crowd ") {
+        return Line::Crowd(crowd(number(jobs), now));
+    }
     let mut entry = Entry { time: now, commands: Vec::new() };
     for part in text.split(" ; ") {
         let mut words = Words(part.split_whitespace().collect());
@@ -55,6 +60,21 @@ pub fn line(text: &str, now: LogTime) -> Line {
         entry.commands.push(Proposal { session, command });
     }
     Line::Entry(entry)
+}
+
+/// Jobs `crowd-0` and so on, each with one run that ends and is deleted.
+fn crowd(jobs: u64, time: LogTime) -> Entry {
+    let commands = (0..jobs).flat_map(|n| {
+        let job: Name = format!("crowd-{n}").parse().unwrap();
+        let run: Name = "r1".parse().unwrap();
+        [
+            RunCommand::Open { job: job.clone(), run: None, takeover: false },
+            RunCommand::End { job: job.clone(), run },
+            RunCommand::DeleteJob { job },
+        ]
+    });
+    let proposal = |command| Proposal { session: None, command: Command::Run(command) };
+    Entry { time, commands: commands.map(proposal).collect() }
 }
 
 struct Words<'t>(std::collections::VecDeque<&'t str>);

@@ -14,6 +14,12 @@ mod coordination;
 /// Longer values are shown by their length.
 const SHOWN_MAX: usize = 40;
 
+/// The last of many answers.
+pub fn last(applied: &Applied) -> String {
+    let last = applied.answers.last().unwrap();
+    format!("... {} @{}\n", outcome(&last.outcome), last.revision)
+}
+
 pub fn applied(applied: &Applied) -> String {
     let mut out = String::new();
     for answer in &applied.answers {

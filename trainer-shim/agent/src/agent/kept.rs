@@ -38,9 +38,9 @@ impl Kept {
             Some(state) if goes_on(&state) => (Some(state), None),
             state => (None, state),
         };
+        let connections: usize = ports.iter().map(|port| port.connections.len()).sum();
         match (&same, &other) {
             (Some(state), _) => {
-                let connections: usize = ports.iter().map(|port| port.connections.len()).sum();
                 info!(
                     "going on in the place of the agent before: run {}, {connections} connections",
                     state.run
@@ -50,7 +50,8 @@ impl Kept {
                 "programs had joined the agent before with the library: they end with it, \
                  and so do the connections of this host"
             ),
-            (None, None) if is_whole => {}
+            // The agent before was not ready yet: one with connections had written something.
+            (None, None) if is_whole && connections == 0 => {}
             (None, _) => warn!(
                 "what the agent before has written down cannot be read: this one starts anew, and \
                  connections are closed"

@@ -62,6 +62,13 @@ pub enum Said {
         /// How many connections.
         connections: usize,
     },
+    /// The keeper ends by this signal: no agent comes up that could obey it.
+    Ends {
+        /// The signal.
+        signal: i32,
+        /// How many connections it has.
+        connections: usize,
+    },
     /// The agent is replaced.
     Replaced,
     /// The agent is not replaced, for this reason.
@@ -74,6 +81,9 @@ pub trait Start {
     fn command(&mut self, anew: bool) -> Command;
     /// Whether the program that is there now runs at all.
     fn check(&mut self) -> Result<(), String>;
+    /// Whether this signal ends a keeper whose next agent does not come up; `is_up`: it came while
+    /// an agent was up, which obeys it.
+    fn is_ended_by(&self, signal: i32, is_up: bool) -> bool;
     /// Logs the events.
     fn say(&mut self, said: Said);
 }
@@ -108,6 +118,10 @@ pub struct Keeper<S> {
     paused_until: Option<Instant>,
     /// All signals so far: the next agent goes on with what they asked for, as to drain.
     passed_on: Vec<Waiting>,
+    /// A signal that ends the keeper if no agent comes up.
+    ending: Option<i32>,
+    /// No agent could be started, or those that were came to nothing.
+    is_stuck: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,21 +168,27 @@ impl<S: Start> Keeper<S> {
             is_new: false,
             paused_until: None,
             passed_on: Vec::new(),
+            ending: None,
+            is_stuck: false,
         })
     }
 
-    /// Keeps until an agent ends by itself; answers how.
+    /// Keeps until an agent ends by itself, or a signal ends the keeper; answers how.
     pub fn run(mut self) -> io::Result<ExitStatus> {
         let mut again = false;
         loop {
+            if let Some(signal) = self.ending.filter(|_| self.is_stuck) {
+                self.start.say(Said::Ends { signal, connections: self.connections.len() });
+                return Ok(ExitStatus::from_raw(signal));
+            }
             let mut agent = match self.begin(again) {
                 Ok(agent) => agent,
                 Err(error) if again => {
                     // As after what ended the one before: memory that has run out.
                     let pause = self.pace.pause(Instant::now()).max(START_PAUSE);
                     self.start.say(Said::NotStarted { reason: error.to_string(), pause });
-                    self.is_new = false;
-                    std::thread::sleep(pause);
+                    (self.is_new, self.is_stuck) = (false, true);
+                    self.pause(pause)?;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -184,7 +204,7 @@ impl<S: Start> Keeper<S> {
             if !agent.is_replaced {
                 let pause = self.pace.pause(Instant::now());
                 self.start.say(Said::Again { pid: agent.child.id(), status, pause });
-                std::thread::sleep(pause);
+                self.pause(pause)?;
             }
             again = true;
         }
@@ -196,7 +216,43 @@ impl<S: Start> Keeper<S> {
         self.connections.clear();
         self.session = memory("holdfast-session")?;
         self.lost = Lost::default();
+        self.is_stuck = true;
         Ok(())
+    }
+
+    /// Waits without an agent, for this time or until a signal ends the keeper.
+    fn pause(&mut self, most: Duration) -> io::Result<()> {
+        let until = Instant::now() + most;
+        loop {
+            self.take_signals(false);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || (self.is_stuck && self.ending.is_some()) {
+                return Ok(());
+            }
+            let mut signals = [PollFd::new(self.signals.get_read(), PollFlags::IN)];
+            match poll(&mut signals, Some(&Timespec::try_from(left).unwrap_or_default())) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Takes the signals that have come; answers those that an agent has to hear.
+    fn take_signals(&mut self, is_up: bool) -> Vec<Waiting> {
+        let mut new = Vec::new();
+        for origin in self.signals.pending() {
+            let from_terminal = origin.cause == Cause::Kernel;
+            let signal = Waiting::Signal { number: origin.signal, from_terminal };
+            if self.start.is_ended_by(origin.signal, is_up) {
+                self.ending = Some(origin.signal);
+            }
+            let same = self.passed_on.iter().filter(|passed_on| **passed_on == signal);
+            if same.count() < SAME_SIGNAL_MAX {
+                self.passed_on.push(signal.clone());
+                new.push(signal);
+            }
+        }
+        new
     }
 
     fn begin(&mut self, again: bool) -> io::Result<Agent> {
@@ -229,17 +285,10 @@ impl<S: Start> Keeper<S> {
     /// Serves an agent until it has ended, and was waited for.
     fn attend(&mut self, agent: &mut Agent) -> io::Result<ExitStatus> {
         loop {
-            let mut ready = self.wait(agent)?;
-            if std::mem::take(&mut ready.signals) {
-                for origin in self.signals.pending() {
-                    let from_terminal = origin.cause == Cause::Kernel;
-                    let signal = Waiting::Signal { number: origin.signal, from_terminal };
-                    let same = self.passed_on.iter().filter(|passed_on| **passed_on == signal);
-                    if same.count() < SAME_SIGNAL_MAX {
-                        self.passed_on.push(signal.clone());
-                        agent.waiting.push_back(signal);
-                    }
-                }
+            let ready = self.wait(agent)?;
+            if ready.signals {
+                let signals = self.take_signals(agent.is_up);
+                agent.waiting.extend(signals);
             }
             if ready.agent {
                 self.hear(agent);
@@ -323,7 +372,10 @@ impl<S: Start> Keeper<S> {
                 self.listeners.remove(&id);
                 self.connections.remove(&id);
             }
-            ToKeeper::Up => agent.is_up = true,
+            ToKeeper::Up => {
+                (agent.is_up, self.is_stuck) = (true, false);
+                self.ending = self.ending.filter(|signal| self.start.is_ended_by(*signal, true));
+            }
             ToKeeper::Replace => match self.start.check() {
                 Ok(()) => {
                     self.start.say(Said::Replaced);

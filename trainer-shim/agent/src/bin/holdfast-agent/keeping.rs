@@ -39,29 +39,36 @@ pub fn of_host(arguments: Vec<OsString>, output: &Lines) -> anyhow::Result<u8> {
     let path = address.as_pathname().context(advice)?.to_owned();
     let mut all = vec![OsString::from("host"), "--kept".into(), path.into()];
     all.extend(arguments);
-    keep(all, Some(listener), &crate::host::CAUGHT, output)
+    // No signal ends an agent that is up: it goes with the last command.
+    let ends = |signal, is_up: bool| signal == Signal::SIGTERM && !is_up;
+    keep(all, Some(listener), &crate::host::CAUGHT, ends, output)
 }
 
 /// Keeps the agent of `serve`, which was started with the arguments of this process: that one
-/// makes its control socket itself.
-pub fn of_server(output: &Lines) -> anyhow::Result<u8> {
+/// makes its control socket itself. With `drain`, SIGTERM does not end an agent that is up.
+pub fn of_server(drain: bool, output: &Lines) -> anyhow::Result<u8> {
     // It holds every connection, too.
     raise_open_files();
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     // Behind the verb.
     arguments.insert(1.min(arguments.len()), KEPT.into());
-    keep(arguments, None, &crate::serve::ORDERS, output)
+    let ends = move |signal, is_up: bool| match signal {
+        Signal::SIGTERM => !(drain && is_up),
+        signal => signal == Signal::SIGINT,
+    };
+    keep(arguments, None, &crate::serve::ORDERS, ends, output)
 }
 
 /// Keeps an agent that is started with these arguments, and passes these signals on; answers its
-/// exit code.
+/// exit code. Signals that `ends` names end the keeper itself where no agent comes up.
 fn keep(
     arguments: Vec<OsString>,
     control: Option<OwnedFd>,
     signals: &[Signal],
+    ends: impl Fn(Signal, bool) -> bool,
     output: &Lines,
 ) -> anyhow::Result<u8> {
-    let start = Agent { arguments, path: own_program(), output: output.clone() };
+    let start = Agent { arguments, path: own_program(), ends, output: output.clone() };
     let signals = crate::signals::not_ignored(signals);
     let keeper = Keeper::new(start, &signals, control).context("cannot keep an agent")?;
     Ok(code_of(keeper.run().context("cannot keep the agent")?))
@@ -81,13 +88,14 @@ fn within(most: Duration, command: &mut Command) -> io::Result<Option<ExitStatus
     Ok(None)
 }
 
-struct Agent {
+struct Agent<E> {
     arguments: Vec<OsString>,
     path: PathBuf,
+    ends: E,
     output: Lines,
 }
 
-impl Start for Agent {
+impl<E: Fn(Signal, bool) -> bool> Start for Agent<E> {
     fn command(&mut self, anew: bool) -> Command {
         let mut command = match anew {
             true => Command::new(&self.path),
@@ -111,6 +119,10 @@ impl Start for Agent {
         }
     }
 
+    fn is_ended_by(&self, signal: i32, is_up: bool) -> bool {
+        Signal::try_from(signal).is_ok_and(|signal| (self.ends)(signal, is_up))
+    }
+
     fn say(&mut self, said: Said) {
         let text = match said {
             Said::Again { pid, status, pause } => format!(
@@ -124,6 +136,10 @@ impl Start for Agent {
             Said::GivenUp { connections } => format!(
                 "agents end before they have taken up what was kept for them: {connections} \
                  connections are closed; please report this with the log"
+            ),
+            Said::Ends { signal, connections } => format!(
+                "signal {signal}: the keeper ends, for no agent comes up; {connections} connections \
+                 are closed"
             ),
             Said::Replaced => format!("the agent is replaced by {}", self.path.display()),
             Said::NotReplaced(reason) => format!("the agent is not replaced: {reason}"),

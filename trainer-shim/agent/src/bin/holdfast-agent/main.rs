@@ -147,8 +147,8 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
         let warnings = mistyped_variables().chain(token_warning).chain(settings.open_ports());
         warnings.for_each(|warning| tracing::warn!("{warning}"));
     }
-    if matches!(mode, Mode::Serve { keeper: true, is_kept: false, .. }) {
-        return keeping::of_server(output);
+    if let Mode::Serve { keeper: true, is_kept: false, drain, .. } = mode {
+        return keeping::of_server(drain, output);
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = (processors / 2).clamp(1, THREADS_MAX);
