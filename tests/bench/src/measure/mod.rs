@@ -6,6 +6,7 @@ mod communicators;
 mod deaths;
 mod door;
 mod failover;
+mod groups;
 mod idle;
 mod isolation;
 mod large;
@@ -52,6 +53,8 @@ pub enum Measurement {
     Watchers,
     /// Barriers through the TCPStore door.
     Barrier,
+    /// Many process groups that are formed at once.
+    Groups,
     /// Many hosts whose ranks poll one absent key.
     Polls,
     /// NVRx's in-process restart.
@@ -83,6 +86,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Million,
     Measurement::Watchers,
     Measurement::Barrier,
+    Measurement::Groups,
     Measurement::Polls,
     Measurement::Restarts,
     Measurement::Rounds,
@@ -108,6 +112,7 @@ impl Measurement {
             Measurement::Million => "million",
             Measurement::Watchers => "watchers",
             Measurement::Barrier => "barrier",
+            Measurement::Groups => "groups",
             Measurement::Polls => "polls",
             Measurement::Restarts => "restarts",
             Measurement::Rounds => "rounds",
@@ -133,6 +138,7 @@ impl Measurement {
             Measurement::Million => "A big state: memory, restart, snapshots",
             Measurement::Watchers => "Puts beside unrelated watchers",
             Measurement::Barrier => "Barriers through the TCPStore door",
+            Measurement::Groups => "64 process groups formed at once",
             Measurement::Polls => "Ranks of 2000 hosts poll an absent key",
             Measurement::Restarts => "NVRx's in-process restart",
             Measurement::Rounds => "Rounds of many processes",
@@ -159,6 +165,7 @@ impl Measurement {
             Measurement::Million => Box::pin(million::run(bench, title)).await,
             Measurement::Watchers => Box::pin(watchers::run(bench, title)).await,
             Measurement::Barrier => Box::pin(barrier::run(bench, title)).await,
+            Measurement::Groups => Box::pin(groups::run(bench, title)).await,
             Measurement::Polls => Box::pin(polls::run(bench, title)).await,
             Measurement::Restarts => Box::pin(restarts::run(bench, title)).await,
             Measurement::Rounds => Box::pin(rounds::run(bench, title)).await,
