@@ -129,7 +129,7 @@ impl Evidence {
 
 impl OpenChannel {
     /// The node at the other end.
-    pub fn from(&self) -> NodeId {
+    pub(crate) fn from(&self) -> NodeId {
         self.from
     }
 
