@@ -157,7 +157,8 @@ impl Pieces {
         let rest = (self.piece_begun.elapsed() * REST_FACTOR).min(REST_TIME_MAX);
         let piece = Bytes::from(std::mem::take(&mut self.piece));
         self.give(Piece::Bytes(piece))?;
-        self.runtime.block_on(tokio::time::sleep(rest));
+        // A timer is made inside of its runtime.
+        self.runtime.block_on(async { tokio::time::sleep(rest).await });
         self.piece_begun = Instant::now();
         Ok(())
     }
