@@ -405,7 +405,8 @@ impl Actor {
     /// little more than one alone. Those that have just been answered are likely to submit again.
     async fn gather(&mut self) {
         for turn in 0..GATHER_TURNS_MAX {
-            if turn >= GATHER_TURNS_MIN && !self.calls.expects_more() {
+            let waits = self.leader_tracker.leads() && self.calls.expects_more();
+            if turn >= GATHER_TURNS_MIN && !waits {
                 break;
             }
             tokio::task::yield_now().await;

@@ -15,12 +15,12 @@ use holdfast_api::stream::MINOR_PIPELINES;
 use holdfast_api::{Answer, Command, KvOp, Outcome, PIPELINE_OPS_MAX, PipelinedOutcome, Scope};
 
 use super::Calls;
-use super::queues::Group;
+use super::queues::{Group, Queues};
 use crate::call::{Ask, Call, CallId, Permits, Pipeline, Progress};
 use crate::error::Error;
 
-/// Most small commands of a group, alone or as pipelines, under way at a time. With more of
-/// them each would hold less.
+/// Most small commands of a group, alone or as pipelines, under way at a time; one more if the
+/// last one was full. With more of them each would hold less.
 pub(super) const UNDER_WAY_MAX: usize = 1;
 
 /// Bytes after which a pipeline takes no more commands, so that a node applies it
@@ -77,12 +77,13 @@ impl Calls {
         let (mut bytes, mut steps) = (0, 0);
         let (mut members, mut ops) = (Vec::new(), Vec::new());
         let mut progress = Progress::default();
+        let mut is_full = false;
         for id in self.queues.small.of(&group) {
             let Some(call) = self.open.get(&id) else { continue };
             let Some((_, op)) = call.small() else { continue };
             bytes += call.bytes;
             steps += op.steps();
-            let is_full = bytes > BYTES_MAX.min(room)
+            is_full = bytes > BYTES_MAX.min(room)
                 || steps > STEPS_MAX
                 || members.len() >= PIPELINE_OPS_MAX;
             if is_full {
@@ -94,6 +95,7 @@ impl Calls {
             progress.turned_away = progress.turned_away.max(call.progress.turned_away);
             progress.trouble = progress.trouble.or_else(|| call.progress.trouble.clone());
         }
+        self.queues.small.filled(&group, is_full);
         if members.len() < 2 {
             return id;
         }
@@ -117,8 +119,9 @@ impl Calls {
 
     /// Whether more small commands are likely to come that could go out with those that wait.
     pub(crate) fn expects_more(&self) -> bool {
-        let small = &self.queues.small;
-        self.pipelines && small.first().is_some() && small.expects_more()
+        let Queues { first, small, .. } = &self.queues;
+        let may_go = first.is_empty() && self.session_keeper.can_take_command();
+        self.pipelines && may_go && small.first().is_some() && small.expects_more()
     }
 
     /// So many small commands were answered at once.

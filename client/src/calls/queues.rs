@@ -59,6 +59,8 @@ pub(super) struct Lines {
 struct Line {
     waiting: BTreeSet<CallId>,
     under_way: usize,
+    /// Whether its last pipeline had no room for all that waited.
+    was_full: bool,
     /// Its entry in [`Lines::ready`].
     ready: Option<CallId>,
 }
@@ -92,6 +94,13 @@ impl Lines {
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting == 0
+    }
+
+    /// Whether the pipeline that goes out now has no room for all that wait.
+    pub(super) fn filled(&mut self, group: &Arc<Group>, is_full: bool) {
+        Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
+            line.was_full = is_full;
+        });
     }
 
     /// So many commands were answered at once: their callers are likely to come again.
@@ -157,6 +166,7 @@ impl Lines {
     ) {
         let line = lines.entry(group.clone()).or_default();
         change(line);
+        let under_way_max = under_way_max.saturating_add(usize::from(line.was_full));
         let first = line.waiting.first().copied().filter(|_| line.under_way < under_way_max);
         if line.ready != first {
             if let Some(before) = std::mem::replace(&mut line.ready, first) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_api::command::facts::{FIRST_LEVEL, RUNS_LEVEL, TOKENS_LEVEL};
+use holdfast_api::command::facts::{FIRST_LEVEL, NAMES_LEVEL, RUNS_LEVEL, TOKENS_LEVEL};
 use holdfast_api::{
     ClusterCommand, ClusterOutcome, Limits, LogTime, Name, NodeId, Outcome, Refusal,
 };
@@ -123,6 +123,9 @@ impl Machine {
             ClusterCommand::SetFeatureLevel { level } => {
                 if self.cluster.feature_level < RUNS_LEVEL && *level >= RUNS_LEVEL {
                     self.cluster.runs_age_from = self.time;
+                }
+                if self.cluster.feature_level < NAMES_LEVEL && *level >= NAMES_LEVEL {
+                    applied.discard(self.jobs.idle_counts_from(self.time));
                 }
                 self.cluster.feature_level = self.cluster.feature_level.max(*level);
             }

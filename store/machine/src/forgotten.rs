@@ -3,7 +3,8 @@
 //!
 //! No number is given twice: either the job is known, or the floor is. A run that the machine
 //! named `r7` in a forgotten job is recognised by its number, and writes to it are refused. A run
-//! that somebody named is not: a write to it is the first of a new run.
+//! that somebody named is not, nor are those that the machine named after a number that somebody
+//! made up, far above the others: a write to it is the first of a new run.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ pub(crate) const JOB_NAMES_MAX: u64 = 100_000;
 /// leases of its agents are over by then.
 pub(crate) const FORGOTTEN_AFTER_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// Runs above this number do not raise the floor: somebody has named them.
+/// Most by which one job raises the number: what is above was named by somebody.
 const NUMBERS_MAX: u64 = 1 << 32;
 
 /// Where the counters of a new job begin: above those of all forgotten jobs.
@@ -35,7 +36,7 @@ pub(crate) struct Floor {
 impl Floor {
     /// Rises above all that a job has given, before this revision.
     fn rise(&mut self, job: &Job, revision: Revision) {
-        let first = Job::begun_at(revision).next_number;
+        let first = Job::begun_at(revision).next_number.max(self.next_number);
         if job.next_number.saturating_sub(first) <= NUMBERS_MAX {
             self.next_number = self.next_number.max(job.next_number);
         }
@@ -73,6 +74,19 @@ impl Jobs {
     /// Whether a run of a job that is not known may have been one of a forgotten job.
     pub fn was_forgotten(&self, run: &Name) -> bool {
         (1..=self.floor.next_number).contains(&number_after(run))
+    }
+
+    /// From now on jobs without runs can be forgotten. When those that have none yet were last used
+    /// was not kept: they count as used until now. Returns what is to be freed elsewhere.
+    pub fn idle_counts_from(&mut self, now: LogTime) -> impl Send + use<> {
+        let before = (self.by_name.clone(), std::mem::take(&mut self.idle));
+        for (name, job) in before.0.iter().filter(|(_, job)| job.runs.is_empty()) {
+            let mut job = Job::clone(job);
+            job.ended_at = job.ended_at.max(now);
+            self.idle.extend(job.idle_since().map(|since| (since, name.clone())));
+            self.by_name.insert(name.clone(), Arc::new(job));
+        }
+        before
     }
 
     /// Whether one more name fits, or a job can be forgotten for it.

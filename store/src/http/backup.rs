@@ -35,7 +35,8 @@ pub(crate) const BACKUPS_MAX: usize = 2;
 const PIECES_MAX: usize = 4;
 const PIECE_BYTES: usize = 128 * 1024;
 
-/// For each moment in which a piece is made, so many pass until the next one is begun.
+/// For each moment in which a piece is made, so many pass until the next one is begun; in the
+/// first half of the time that there is.
 const REST_FACTOR: u32 = 3;
 const REST_TIME_MAX: Duration = Duration::from_millis(50);
 
@@ -154,7 +155,10 @@ impl Pieces {
     }
 
     fn hand_on(&mut self) -> io::Result<()> {
-        let rest = (self.piece_begun.elapsed() * REST_FACTOR).min(REST_TIME_MAX);
+        let rest = match self.begun.elapsed() < BACKUP_TIME_MAX / 2 {
+            true => (self.piece_begun.elapsed() * REST_FACTOR).min(REST_TIME_MAX),
+            false => Duration::ZERO,
+        };
         let piece = Bytes::from(std::mem::take(&mut self.piece));
         self.give(Piece::Bytes(piece))?;
         // A timer is made inside of its runtime.

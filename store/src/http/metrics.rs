@@ -278,7 +278,11 @@ impl Sample {
         add("round_payload_bytes", "Bytes of payloads of rounds", payloads);
         add("history_changes", "Changes kept for watches that resume", counts.history_changes);
         add("history_bytes", "Bytes of those changes", counts.history_bytes);
-        add("leases_active", "Leases: of hosts, and of processes that hold one of their own", counts.leases);
+        add(
+            "leases_active",
+            "Leases: of hosts, and of processes that hold one of their own",
+            counts.leases,
+        );
         add("waits_parked", "Waits parked on this node", *waits);
         add("parked_bytes", "Bytes of waits and watches on this node", *parked_bytes);
         if let Some(Room { free_bytes, reserve_bytes, low }) = *disk {

@@ -208,3 +208,32 @@ fn a_number_that_somebody_made_up_is_not_where_others_go_on() {
     assert!(!world.jobs.by_name.contains_key(&name(0)));
     assert!(!world.jobs.by_name.contains_key(&name(1)));
 }
+
+#[test]
+fn a_high_number_that_counts_does_not_end_the_counting() {
+    let mut world = World::default();
+    world.open(0, Some("r4294967296")).unwrap();
+    world.delete(0);
+    for job in (1..8).cycle().take(30) {
+        world.now += 2 * FORGOTTEN_AFTER_MS;
+        world.open(job, None).unwrap();
+        world.delete(job);
+        world.check().unwrap();
+    }
+}
+
+#[test]
+fn jobs_emptied_before_their_end_was_kept_age_from_the_rise_of_the_level() {
+    let mut world = World::default();
+    world.now = 10 * FORGOTTEN_AFTER_MS;
+    for job in 0..3 {
+        world.open(job, None).unwrap();
+        let run = world.jobs.by_name[&name(job)].open.clone().unwrap();
+        world.end(job, run.clone());
+        drop(world.jobs.remove(&RunKey { job: name(job), run }, None));
+    }
+    drop(world.jobs.idle_counts_from(world.now));
+    world.check().unwrap();
+    assert!(!world.jobs.room_for_name(NAMES_MAX, world.now + FORGOTTEN_AFTER_MS - 1));
+    assert!(world.jobs.room_for_name(NAMES_MAX, world.now + FORGOTTEN_AFTER_MS));
+}
