@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 use holdfast_api::NodeId;
 use holdfast_tests::cluster::job;
 use holdfast_tests::disk::copy_folder;
-use holdfast_tests::{Cluster, eventually, soon};
+use holdfast_tests::{Cluster, eventually, http, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+/// What a node says of itself and of others to other nodes.
+const IDENTITY: &str = "/raft/v1/identity";
 
 /// Writes `k0`, `k1`, … up to this many.
 async fn write(cluster: &Cluster, count: u64) {
@@ -29,6 +32,22 @@ async fn lead(cluster: &Cluster, node: NodeId) {
             return Some(());
         }
         cluster.operate(&["leader", "transfer", &node.to_string()]).await;
+        None
+    })
+    .await;
+}
+
+/// Waits until another node knows how far the leader's log reaches.
+async fn reach_is_seen(cluster: &Cluster, leader: NodeId) {
+    let term = cluster.status(leader).await.expect("it runs").term;
+    eventually("another node to see how far the leader's log reaches", async || {
+        for other in cluster.ids().into_iter().filter(|id| *id != leader) {
+            let asked = http::get(cluster.address(other), IDENTITY).await;
+            let seen = &asked.expect("it answers").json()["seen"][leader.to_string()];
+            if seen["term"].as_u64() == Some(term) {
+                return Some(());
+            }
+        }
         None
     })
     .await;
@@ -61,6 +80,7 @@ async fn a_leader_that_is_set_back_loses_nothing() {
     lead(&cluster, victim).await;
     write(&cluster, 40).await;
     // It is killed as a leader: the others know from it alone how far its log reached.
+    reach_is_seen(&cluster, victim).await;
     cluster.kill(victim);
     write(&cluster, 60).await;
 
