@@ -36,9 +36,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// leads.
 const PROOF_AFTER: Duration = Duration::from_millis(300);
 
-/// How often other tasks get a turn before a frame goes out: at least, and at most while more
-/// small commands are likely to come. A turn without work is a microsecond or two.
-const GATHER_TURNS_MIN: usize = 1;
+/// How often other tasks get a turn before a frame goes out, while more small commands are likely
+/// to come. A turn may wake another thread, so nobody takes one alone.
 const GATHER_TURNS_MAX: usize = 16;
 
 /// What the handles send to the task.
@@ -404,9 +403,8 @@ impl Actor {
     /// Lets callers submit before a frame goes out: what goes together costs nodes and disks
     /// little more than one alone. Those that have just been answered are likely to submit again.
     async fn gather(&mut self) {
-        for turn in 0..GATHER_TURNS_MAX {
-            let waits = self.leader_tracker.leads() && self.calls.expects_more();
-            if turn >= GATHER_TURNS_MIN && !waits {
+        for _ in 0..GATHER_TURNS_MAX {
+            if !self.leader_tracker.leads() || !self.calls.expects_more() {
                 break;
             }
             tokio::task::yield_now().await;
