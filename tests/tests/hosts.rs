@@ -290,7 +290,11 @@ fn nothing_is_left_of_hosts_whose_test_is_killed() {
         let host = network.host("outer", Names::Real);
         let mut cluster = Cluster::plan(0, &[]);
         let mut test = Command::new(std::env::current_exe().expect("a program has a file"));
-        test.args(["--exact", "nothing_is_left_of_hosts_whose_test_is_killed", "--nocapture"]);
+        test.args([
+            "--exact",
+            "hosts::nothing_is_left_of_hosts_whose_test_is_killed",
+            "--nocapture",
+        ]);
         test.env(VICTIM, &mark["HOLDFAST_MARK=".len()..]).env("TMPDIR", cluster.folder());
         let log = cluster.keep_log("victim");
         let mut victim = host.process("the victim", test, &log);
