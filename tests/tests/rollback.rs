@@ -39,12 +39,13 @@ async fn lead(cluster: &Cluster, node: NodeId) {
 
 /// Waits until another node knows how far the leader's log reaches.
 async fn reach_is_seen(cluster: &Cluster, leader: NodeId) {
-    let term = cluster.status(leader).await.expect("it runs").term;
+    let status = cluster.status(leader).await.expect("it runs");
+    let applied = status.nodes.iter().find(|node| node.id == leader).and_then(|node| node.applied);
     eventually("another node to see how far the leader's log reaches", async || {
         for other in cluster.ids().into_iter().filter(|id| *id != leader) {
             let asked = http::get(cluster.address(other), IDENTITY).await;
             let seen = &asked.expect("it answers").json()["seen"][leader.to_string()];
-            if seen["term"].as_u64() == Some(term) {
+            if seen["index"].as_u64() >= applied && seen["term"].as_u64() == Some(status.term) {
                 return Some(());
             }
         }
