@@ -41,6 +41,8 @@ const PART: &str = ".part";
 const OFTEN: u64 = 30;
 /// How often it is tried: most are written within a few milliseconds.
 const CUTS_MAX: u32 = 10;
+/// How often power is lost until anything is lost with it.
+const LOSSES_MAX: u32 = 3;
 const LOOK_AT_PART_EVERY: Duration = Duration::from_millis(1);
 /// More log entries than a run makes.
 const NEVER: u64 = 1_000_000_000;
@@ -120,23 +122,33 @@ pub(super) async fn mend(stage: &mut Stage<'_>, id: NodeId) -> anyhow::Result<St
     Ok(seen)
 }
 
-/// Ends all nodes at once, and takes from their disks what they had not synced.
+/// Ends all nodes at once, and takes from their disks what they had not synced. Where that is
+/// nothing, since the machine has just written all it had, they are ended again.
 pub(super) async fn lose_power(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let struck = Some(clock::now());
     let ids = stage.cluster.ids();
-    kill_all(stage, &ids).await?;
-    let mut lost = Vec::new();
-    for id in &ids {
-        lost.push(stage.cluster.lose_unsynced(*id)?);
+    let mut evidence = lose_all(stage, &ids).await?;
+    for _ in 1..LOSSES_MAX {
+        if evidence.is_some() {
+            break;
+        }
+        ids.iter().try_for_each(|id| stage.cluster.launch(*id))?;
+        stage.settle().await?;
+        evidence = lose_all(stage, &ids).await?;
     }
-    let all: Vec<String> = lost.iter().map(ToString::to_string).collect();
-    let evidence = lost
-        .iter()
-        .any(|blocks| *blocks > 0)
-        .then(|| format!("their disks lack {} blocks that had not been synced", all.join(", ")));
     let what = format!("took the power from {}", names(&ids));
     let hold = Duration::from_millis(300);
     Ok(Injected { what, evidence, wound: Wound::Down(ids), hold, struck })
+}
+
+async fn lose_all(stage: &mut Stage<'_>, ids: &[NodeId]) -> anyhow::Result<Option<String>> {
+    kill_all(stage, ids).await?;
+    let lost = ids.iter().map(|id| stage.cluster.lose_unsynced(*id));
+    let lost = lost.collect::<anyhow::Result<Vec<_>>>()?;
+    let all: Vec<String> = lost.iter().map(ToString::to_string).collect();
+    let evidence =
+        || format!("their disks lack {} blocks that had not been synced", all.join(", "));
+    Ok(lost.iter().any(|blocks| *blocks > 0).then(evidence))
 }
 
 /// Inverts a bit of a follower's newest log, which has to be mended.
