@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A store node's id, chosen by the operator, never 0, never used again after
 /// the node was removed.
@@ -11,14 +12,17 @@ pub type NodeId = u64;
 
 /// The name of a job or a run: 1 to 128 of `A-Z a-z 0-9 . _ -`, and not
 /// starting with a dot or a dash (it appears in paths and command lines).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[cfg_attr(
     feature = "openapi",
     derive(utoipa::ToSchema),
     schema(value_type = String, pattern = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
 )]
-#[serde(try_from = "String", into = "String")]
-pub struct Name(String);
+#[serde(try_from = "String")]
+pub struct Name(
+    // Shared, not copied: every change of a key carries two names.
+    Arc<str>,
+);
 
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -53,7 +57,7 @@ impl TryFrom<String> for Name {
             && text.bytes().all(allowed)
             && !text.starts_with(['.', '-']);
         if good {
-            Ok(Name(text))
+            Ok(Name(text.into()))
         } else {
             Err(NameError(text.chars().take(NAME_BYTES_MAX).collect()))
         }
@@ -70,7 +74,13 @@ impl FromStr for Name {
 
 impl From<Name> for String {
     fn from(name: Name) -> String {
-        name.0
+        name.as_str().to_owned()
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 
@@ -104,7 +114,7 @@ pub struct Scope {
 
 /// The job or run that is used where none is named: `default`.
 pub fn default_name() -> Name {
-    Name("default".to_owned())
+    Name("default".into())
 }
 
 impl Default for Scope {

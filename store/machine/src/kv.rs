@@ -95,11 +95,7 @@ impl Machine {
 fn stage(draft: &mut Draft<'_>, op: &KvOp) -> Result<KvOutcome, Refusal> {
     match op {
         KvOp::Put { key, value } => draft.put(key, value.clone()),
-        KvOp::MultiPut { entries } => {
-            for entry in entries {
-                draft.put(&entry.key, entry.value.clone());
-            }
-        }
+        KvOp::MultiPut { entries } => draft.put_all(entries),
         KvOp::Append { key, value } => draft.append(key, value)?,
         KvOp::Add { key, delta } => {
             return draft.add(key, *delta).map(|value| KvOutcome::Added { value });
