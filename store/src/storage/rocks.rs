@@ -57,6 +57,9 @@ const WITNESS: &[u8] = b"witness/";
 /// write-ahead log stays until its buffer is in a sorted file.
 const BUFFER_BYTES: usize = 8 << 20;
 const BUFFERS_MAX: i32 = 3;
+/// Sorted files after which they are merged: as many as hold a whole log, most of which is purged
+/// by then. Merging few of them wrote every entry several times over, beside the syncs.
+const FILES_UNMERGED_MAX: i32 = 32;
 /// Size and number of RocksDB's own text logs.
 const TEXT_LOG_BYTES_MAX: usize = 1 << 20;
 const TEXT_LOGS_MAX: usize = 4;
@@ -105,6 +108,11 @@ fn options() -> Options {
     options.set_write_buffer_size(BUFFER_BYTES);
     options.set_max_write_buffer_number(BUFFERS_MAX);
     options.set_target_file_size_base(BUFFER_BYTES as u64);
+    options.set_level_zero_file_num_compaction_trigger(FILES_UNMERGED_MAX);
+    options.set_level_zero_slowdown_writes_trigger(2 * FILES_UNMERGED_MAX);
+    options.set_level_zero_stop_writes_trigger(3 * FILES_UNMERGED_MAX);
+    // Not all of a file at its end: a sync of the log would wait for it.
+    options.set_bytes_per_sync(1 << 20);
     options.set_max_manifest_file_size(MANIFEST_BYTES_MAX);
     options.set_manifest_preallocation_size(64 << 10);
     options.set_keep_log_file_num(TEXT_LOGS_MAX);
