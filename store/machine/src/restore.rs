@@ -42,16 +42,23 @@ impl Machine {
         known.fold(self.cluster.limits.coordination.store_lost_ms_max, u64::max)
     }
 
-    /// The greatest of all numbers that only grow.
+    /// The greatest of all numbers that only grow, and that nobody but the machine gives.
     pub fn greatest_number(&self) -> u64 {
         let jobs = self.jobs.by_name.values().flat_map(|job| {
             let JobCoordination { incarnation, generation, iteration, .. } = &job.coordination;
-            [job.next_number, *incarnation, *generation, *iteration]
+            [*incarnation, *generation, *iteration]
         });
-        let Floor { next_number, incarnation, generation, iteration } = self.jobs.floor;
+        let Floor { next_number: _, incarnation, generation, iteration } = self.jobs.floor;
         let own = [self.revision, self.sessions.next, self.leases.next];
-        let forgotten = [next_number, incarnation, generation, iteration];
+        let forgotten = [incarnation, generation, iteration];
         jobs.chain(own).chain(forgotten).max().unwrap_or(0)
+    }
+
+    /// The greatest number of a run that may be the next of its job. Whoever names a run `r7`
+    /// raises it, to half of all numbers at most.
+    pub fn greatest_run_number(&self) -> u64 {
+        let jobs = self.jobs.by_name.values().map(|job| job.next_number);
+        jobs.fold(self.jobs.floor.next_number, u64::max)
     }
 
     /// Continues in another cluster, this many epochs later: numbers given by
@@ -181,6 +188,22 @@ mod tests {
             machine.restore(&format!("c{n}"), 1);
         }
         assert!(machine.revision() < 1 << 53, "numbers of JSON hold it");
+    }
+
+    #[test]
+    fn a_run_named_after_a_great_number_makes_no_other_number_great() {
+        let mut machine = lost();
+        let before = machine.greatest_number();
+        let named = Name::try_from(format!("r{}", u64::MAX / 2)).unwrap();
+        let scope = Scope { job: "named".parse().unwrap(), run: Some(named) };
+        let op = KvOp::Put { key: "k".into(), value: "v".into() };
+        let command = Command::Kv { scope, op };
+        machine.apply(&Entry { time: 9, commands: vec![Proposal { session: None, command }] });
+        assert_eq!(machine.greatest_run_number(), u64::MAX / 2 + 1);
+        assert!(machine.greatest_number() <= before + 2, "{}", machine.greatest_number());
+        machine.restore("new", 1_000);
+        let job = &machine.jobs.by_name[&"named".parse().unwrap()];
+        assert_eq!(job.next_number, u64::MAX / 2 + 1 + 1_000 * EPOCH_ITERATIONS);
     }
 
     #[test]

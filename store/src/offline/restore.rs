@@ -42,6 +42,9 @@ fn nodes(list: &str) -> Result<Nodes, String> {
 /// Numbers up to this stay within JSON's range after a restore, after any number
 /// of earlier restores.
 const NUMBER_MAX: u64 = 1 << 52;
+/// Numbers of runs are in names alone. Who names runs gets to half of all numbers, earlier restores
+/// and later runs a little farther.
+const RUN_NUMBER_MAX: u64 = u64::MAX / 4 * 3;
 const ATTEMPTS_MAX: u64 = 1_000;
 
 /// Flags of `holdfast-store restore`.
@@ -134,11 +137,10 @@ fn read(args: &RestoreArgs) -> anyhow::Result<(BackupHeader, Machine)> {
     let decoded = Machine::decode(&mut blocks);
     let machine = decoded.with_context(|| whole(": its state cannot be read"))?;
     blocks.finish().with_context(|| whole(""))?;
-    if machine.greatest_number() > NUMBER_MAX {
-        bail!(
-            "{named} holds the number {}, which no cluster reaches; nothing was changed",
-            machine.greatest_number()
-        );
+    let limits =
+        [(machine.greatest_number(), NUMBER_MAX), (machine.greatest_run_number(), RUN_NUMBER_MAX)];
+    if let Some((number, _)) = limits.iter().find(|(number, limit)| number > limit) {
+        bail!("{named} holds the number {number}, which no cluster reaches; nothing was changed");
     }
     Ok((header, machine))
 }
