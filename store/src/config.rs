@@ -392,7 +392,9 @@ mod tests {
     #[test]
     fn beyond_loopback_a_node_needs_a_token_and_tls_or_a_decision() {
         let at = |listen: &str| ServeArgs { listen: Some(listen.into()), ..args("1=a:1") };
-        for listen in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1"] {
+        for listen in
+            ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "LocalHost:1"]
+        {
             assert!(!at(listen).merge().unwrap().access.is_guarded(), "{listen}");
         }
         for listen in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "node1:1"] {

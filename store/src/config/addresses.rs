@@ -79,7 +79,8 @@ pub(super) fn host_name(text: &str) -> Result<String, String> {
 pub(crate) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    let ip = host.parse::<IpAddr>().map(|ip| ip.to_canonical());
+    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
 pub(super) fn parse_addresses(what: &'static str, list: &str) -> Result<Vec<String>, ConfigError> {
