@@ -115,7 +115,10 @@ fn nearest(name: &str) -> Option<&'static str> {
     let upper = name.to_uppercase().replace('-', "_");
     let most = if upper.len() < PREFIX.len() + LONG { 1 } else { 2 };
     let distance = |known: &&'static str| strsim::osa_distance(&upper, known);
-    let near = KNOWN.iter().copied().min_by_key(distance).filter(|near| distance(near) <= most);
+    // As many letters as they differ in length are wrong at least.
+    let may_be = |known: &&'static str| known.len().abs_diff(upper.chars().count()) <= most;
+    let near = KNOWN.iter().copied().filter(may_be).min_by_key(distance);
+    let near = near.filter(|near| distance(near) <= most);
     let begins = || {
         let whole = format!("{upper}_");
         let begun = upper.len() > PREFIX.len();
