@@ -374,7 +374,7 @@ fn give(ask: Ask, body: ReplyBody) {
         (Ask::Wait { reply, .. }, ReplyBody::Released { revision }) => {
             drop(reply.send(Ok(revision)));
         }
-        (Ask::Status { reply }, ReplyBody::Status(status)) => drop(reply.send(Ok(status))),
+        (Ask::Status { reply }, ReplyBody::Status(status)) => drop(reply.send(Ok(*status))),
         (Ask::Admin { reply, .. }, ReplyBody::Done) => drop(reply.send(Ok(()))),
         (ask, _) => ask.fail(Error::unexpected("a request")),
     }

@@ -233,7 +233,7 @@ pub enum ReplyBody {
         leader: LeaderHint,
     },
     /// To `Status`.
-    Status(Status),
+    Status(Box<Status>),
     /// To `Admin`.
     Done,
     /// The request failed; a wait or watch is over.

@@ -453,7 +453,7 @@ impl Connection {
             RequestBody::Status => {
                 let node = self.node.clone();
                 self.spawn(async move {
-                    replies.send(id, ReplyBody::Status(node.status().await), Some(place));
+                    replies.send(id, ReplyBody::Status(Box::new(node.status().await)), Some(place));
                 });
             }
             RequestBody::Admin(admin) => {

@@ -224,8 +224,7 @@ fn a_high_number_that_counts_does_not_end_the_counting() {
 
 #[test]
 fn jobs_emptied_before_their_end_was_kept_age_from_the_rise_of_the_level() {
-    let mut world = World::default();
-    world.now = 10 * FORGOTTEN_AFTER_MS;
+    let mut world = World { now: 10 * FORGOTTEN_AFTER_MS, ..World::default() };
     for job in 0..3 {
         world.open(job, None).unwrap();
         let run = world.jobs.by_name[&name(job)].open.clone().unwrap();
