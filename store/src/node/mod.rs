@@ -469,17 +469,17 @@ impl Node {
     /// Ends what is parked here when this node stops leading, and reports the leader.
     async fn watch_leadership(self) {
         let consensus = self.inner.consensus.clone();
-        let (mut led, mut term, mut last) = (false, 0, None);
+        let (mut led, mut term, mut known) = (false, 0, None);
         consensus
             .watch(|view| {
                 if led && (!view.is_leader() || view.term != term) {
                     self.inner.effects.end_all(&self.referral());
                 }
                 if let Some(leader) = &view.leader {
-                    let known = Some((view.term, leader.clone()));
+                    let now = Some((view.term, leader.clone()));
                     self.inner.leader.send_if_modified(|last| {
-                        let is_news = *last != known;
-                        *last = known;
+                        let is_news = *last != now;
+                        *last = now;
                         is_news
                     });
                 }
@@ -489,13 +489,14 @@ impl Node {
                     _ if leads && (!led || view.term != term) => {
                         tracing::info!(term = view.term, "this node leads");
                     }
-                    Some(leader) if !leads && last != Some(leader) => {
+                    Some(leader) if !leads && known != Some((view.term, leader)) => {
                         tracing::info!(term = view.term, leader, "this node follows");
                     }
                     None if led => tracing::info!(term = view.term, "this node leads no more"),
                     _ => {}
                 }
-                (led, term, last) = (leads, view.term, leader.or(last));
+                (led, term) = (leads, view.term);
+                known = leader.map(|leader| (term, leader)).or(known);
             })
             .await;
     }
