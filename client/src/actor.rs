@@ -36,6 +36,10 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// leads.
 const PROOF_AFTER: Duration = Duration::from_millis(300);
 
+/// How often a node is asked for a feature level that is too low. A new cluster reaches its own
+/// within a second or two.
+const LEVEL_AGAIN: Duration = Duration::from_secs(1);
+
 /// How often other tasks get a turn before a frame goes out, while more small commands are likely
 /// to come. A turn may wake another thread, so nobody takes one alone.
 const GATHER_TURNS_MAX: usize = 16;
@@ -84,6 +88,11 @@ struct Link {
     poll: Asked,
     /// The question whether the node is alive, while it is open.
     probe: Asked,
+    /// The question for the cluster's feature level, while it is open.
+    level: Asked,
+    /// When it is asked next: the level of a new cluster, or of one that is being upgraded, rises
+    /// while the connection lasts. None once no higher one would change anything.
+    level_at: Option<Instant>,
     /// Whether the report is still to be sent to the node, which would understand it.
     report_due: bool,
     takes_reports: bool,
@@ -203,7 +212,9 @@ impl Actor {
         self.counters.set_leader(self.leader_tracker.leader());
         let proof_at = self.ask_for_proof(now);
         let look_at = self.look_out(now);
-        [self.calls.next_tick(), alive_until, navigate_at, proof_at, look_at, self.farewell]
+        let level_at = self.ask_for_level(now);
+        let next_tick = self.calls.next_tick();
+        [next_tick, alive_until, navigate_at, proof_at, look_at, level_at, self.farewell]
             .into_iter()
             .flatten()
             .min()
@@ -325,6 +336,18 @@ impl Actor {
         None
     }
 
+    /// Asks for the cluster's feature level while that is too low; answers when to look again.
+    fn ask_for_level(&mut self, now: Instant) -> Option<Instant> {
+        let link = self.link.as_mut()?;
+        let at = link.level_at?;
+        if now < at {
+            return Some(at);
+        }
+        link.level_at = None;
+        link.level = Asked::Due;
+        None
+    }
+
     async fn wake(&mut self, wake_at: Option<Instant>, now: Instant) -> Wake {
         let sendable = self.calls.has_sendable(self.leader_tracker.leads(), now);
         let closing = self.farewell.is_some();
@@ -333,6 +356,7 @@ impl Actor {
                 let sendable = sendable
                     || link.poll == Asked::Due
                     || link.probe == Asked::Due
+                    || link.level == Asked::Due
                     || link.report_due;
                 (sendable.then_some(&link.connection.outgoing), Some(&mut link.connection.incoming))
             }
@@ -428,6 +452,11 @@ impl Actor {
                 batch.push(Request { id, body: question(stale) });
             }
         }
+        if link.level == Asked::Due {
+            let id = self.calls.next_wire();
+            link.level = Asked::Open(id);
+            batch.push(Request { id, body: RequestBody::Status });
+        }
         if let Some((report, at)) = &self.report
             && std::mem::take(&mut link.report_due)
         {
@@ -475,6 +504,14 @@ impl Actor {
                     ReplyBody::Problem(problem) => News::NotLeader(problem.leader),
                     _ => News::None,
                 }
+            } else if link.level == Asked::Open(reply.id) {
+                link.level = Asked::No;
+                let is_low = match reply.body {
+                    ReplyBody::Status(status) => self.calls.level_known(status.feature_level),
+                    _ => true,
+                };
+                link.level_at = is_low.then(|| now + LEVEL_AGAIN);
+                News::None
             } else {
                 self.calls.on_reply(reply, now, random)
             };
@@ -548,7 +585,7 @@ impl Actor {
                 if self.leader_tracker.leads() {
                     self.attempts.clear();
                 }
-                self.calls.linked(hello.minor, hello.level);
+                let is_low = self.calls.linked(hello.minor, hello.level);
                 self.owes_since = None;
                 let takes_reports = hello.minor >= MINOR_REPORTS;
                 self.link = Some(Link {
@@ -565,6 +602,8 @@ impl Actor {
                     ),
                     poll: Asked::No,
                     probe: Asked::No,
+                    level: Asked::No,
+                    level_at: is_low.then(|| now + LEVEL_AGAIN),
                 });
             }
         }

@@ -107,10 +107,11 @@ impl Calls {
     }
 
     /// There is a connection to a node that understands this minor version of
-    /// the stream, and knows that the cluster is at this feature level.
-    pub(crate) fn linked(&mut self, minor: u32, level: u32) {
+    /// the stream, and knows that the cluster is at this feature level. Answers whether a
+    /// higher one would change what is sent.
+    pub(crate) fn linked(&mut self, minor: u32, level: u32) -> bool {
         self.minor = minor;
-        self.pipelines_taken(minor, level);
+        self.level_known(level)
     }
 
     pub(crate) fn submit(&mut self, id: CallId, mut call: Call) {

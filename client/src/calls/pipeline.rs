@@ -60,11 +60,14 @@ impl Call {
 }
 
 impl Calls {
-    /// Small commands go together from now on if the cluster takes pipelines, and each
-    /// by itself if not.
-    pub(super) fn pipelines_taken(&mut self, minor: u32, level: u32) {
-        self.pipelines = minor >= MINOR_PIPELINES && level >= PIPELINE_LEVEL;
+    /// Small commands go together from now on if the node knows pipelines and the cluster
+    /// takes them, and each by itself if not. Answers whether the cluster is yet to reach the level
+    /// from which it does.
+    pub(crate) fn level_known(&mut self, level: u32) -> bool {
+        let known = self.minor >= MINOR_PIPELINES;
+        self.pipelines = known && level >= PIPELINE_LEVEL;
         self.queues.small.bound(if self.pipelines { UNDER_WAY_MAX } else { usize::MAX });
+        known && !self.pipelines
     }
 
     /// The call that goes out in the place of this one, within this many bytes:

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use crate::scripted::{Node, SESSION, add, client, play};
+use crate::scripted::{CLUSTER, Node, SESSION, add, client, play};
 use futures::future::join_all;
+use holdfast_api::command::facts::PIPELINE_LEVEL;
 use holdfast_api::{
-    Code, Command, Effectiveness, KvOutcome, Outcome, Problem, Proposal, Read, ReadAnswer,
-    ReadOutcome, Refusal, ReplyBody, RequestBody, SessionCommand, SessionOutcome,
+    Code, Command, Effectiveness, Hello, KvOutcome, Limits, Outcome, Pipelined, PipelinedOutcome,
+    Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, ReplyBody, RequestBody,
+    SessionCommand, SessionOutcome, Status,
 };
 use holdfast_client::{Deadline, Error};
 use tokio::join;
@@ -196,6 +198,80 @@ async fn a_client_that_is_dropped_takes_its_connection_with_it() {
         answer.unwrap();
         drop(client);
         peer.closed().await;
+    })
+    .await;
+}
+
+/// An agent often connects to a cluster that is a moment old.
+#[tokio::test]
+async fn a_level_that_rises_under_a_connection_is_noticed() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        let hello = Hello { level: PIPELINE_LEVEL - 1, ..node.hello(Some(node.hint())) };
+        let script = async {
+            let mut peer = node.accept(hello).await;
+            peer.open_session().await;
+            let first = peer.command().await;
+            peer.added(first.0, 1, false).await;
+            let status = |feature_level| {
+                ReplyBody::Status(Box::new(Status {
+                    cluster_id: CLUSTER.to_owned(),
+                    leader: Some(1),
+                    term: 1,
+                    revision: 1,
+                    feature_level,
+                    answered_by: 1,
+                    nodes: Vec::new(),
+                    limits: Limits::default(),
+                    majority: None,
+                    joint: None,
+                }))
+            };
+            let busy = ReplyBody::Problem(Problem::overloaded("not now"));
+            for answer in [busy, status(PIPELINE_LEVEL - 1), status(PIPELINE_LEVEL)] {
+                let asked = peer.whole_frame().await.unwrap();
+                assert_eq!(
+                    asked.iter().map(|r| &r.body).collect::<Vec<_>>(),
+                    [&RequestBody::Status]
+                );
+                peer.reply(asked[0].id, answer).await;
+            }
+            peer
+        };
+        let (first, mut peer) = join!(client.propose(add(1), Deadline::never()), script);
+        first.unwrap();
+        // Its answer comes behind that with the level.
+        let script = async {
+            let second = peer.command().await;
+            peer.added(second.0, 2, false).await;
+        };
+        join!(client.propose(add(1), Deadline::never()), script).0.unwrap();
+        let script = async {
+            // One goes at once; what comes while it is under way goes together.
+            let mut sizes = Vec::new();
+            while sizes.iter().sum::<usize>() < 10 {
+                let (id, _, command) = peer.command().await;
+                let outcome = |value| KvOutcome::Added { value };
+                let Command::Pipeline { ops, .. } = command else {
+                    sizes.push(1);
+                    peer.added(id, 1, false).await;
+                    continue;
+                };
+                sizes.push(ops.len());
+                let pipelined =
+                    |_| Pipelined { revision: 5, outcome: PipelinedOutcome::Kv(outcome(1)) };
+                let outcomes = ops.iter().map(pipelined).collect();
+                peer.answer(id, Outcome::Pipeline(outcomes), false).await;
+            }
+            sizes
+        };
+        let calls = join_all((0..10).map(|n| client.propose(add(n), Deadline::never())));
+        let (answers, sizes) = join!(calls, script);
+        assert!(answers.into_iter().all(|answer| answer.is_ok()));
+        assert!(sizes.len() < 10, "they went out as {sizes:?}");
+        let asked = tokio::time::timeout(Duration::from_millis(1_500), peer.whole_frame()).await;
+        assert!(asked.is_err(), "it is asked no more: {asked:?}");
     })
     .await;
 }

@@ -158,12 +158,24 @@ impl Peer {
         }
     }
 
-    /// The requests of the next frame; none at the end of the connection.
+    /// The requests of the next frame; none at the end of the connection. Without the client's own
+    /// question for the level, which comes whenever a second has passed.
     pub async fn frame(&mut self) -> Option<Vec<Request>> {
+        loop {
+            let mut requests = self.whole_frame().await?;
+            requests.retain(|request| request.body != RequestBody::Status);
+            if !requests.is_empty() {
+                self.frames += 1;
+                return Some(requests);
+            }
+        }
+    }
+
+    /// All requests of the next frame; none at the end of the connection.
+    pub async fn whole_frame(&mut self) -> Option<Vec<Request>> {
         let length = self.socket.read_u32_le().await.ok()?;
         let mut frame = vec![0; length as usize];
         self.socket.read_exact(&mut frame).await.ok()?;
-        self.frames += 1;
         Some(rmp_serde::from_slice(&frame).unwrap())
     }
 
