@@ -40,12 +40,14 @@ async fn lead(cluster: &Cluster, node: NodeId) {
 /// Waits until another node knows how far the leader's log reaches.
 async fn reach_is_seen(cluster: &Cluster, leader: NodeId) {
     let status = cluster.status(leader).await.expect("it runs");
-    let applied = status.nodes.iter().find(|node| node.id == leader).and_then(|node| node.applied);
+    let node = status.nodes.iter().find(|node| node.id == leader).expect("it is a member");
+    let applied = node.applied.expect("it answers for itself");
     eventually("another node to see how far the leader's log reaches", async || {
         for other in cluster.ids().into_iter().filter(|id| *id != leader) {
             let asked = http::get(cluster.address(other), IDENTITY).await;
             let seen = &asked.expect("it answers").json()["seen"][leader.to_string()];
-            if seen["index"].as_u64() >= applied && seen["term"].as_u64() == Some(status.term) {
+            if seen["index"].as_u64() >= Some(applied) && seen["term"].as_u64() == Some(status.term)
+            {
                 return Some(());
             }
         }
