@@ -22,8 +22,7 @@ FILES_PER_UNIT = 24
 FLAGS = """-std=c++20 -O2 -g0 -fPIC -w -include cstdint -DNDEBUG -DHAVE_ALIGNED_NEW -DHAVE_UINT128_EXTENSION
 -DOS_LINUX -DROCKSDB_PLATFORM_POSIX -DROCKSDB_LIB_IO_POSIX -DROCKSDB_SCHED_GETCPU_PRESENT
 -DROCKSDB_AUXV_GETAUXVAL_PRESENT -DROCKSDB_FALLOCATE_PRESENT -DROCKSDB_RANGESYNC_PRESENT""".split()
-# Every server processor since 2010 has them. Without them checksums are computed from tables, at a
-# tenth of the speed.
+# Server processors have had them since 2010. Without them RocksDB computes checksums from tables.
 if platform.machine() == "x86_64":
     FLAGS += ["-msse4.2", "-mpclmul"]
 

@@ -57,8 +57,8 @@ const WITNESS: &[u8] = b"witness/";
 /// write-ahead log stays until its buffer is in a sorted file.
 const BUFFER_BYTES: usize = 8 << 20;
 const BUFFERS_MAX: i32 = 3;
-/// Sorted files after which they are merged: as many as hold a whole log, most of which is purged
-/// by then. Merging few of them wrote every entry several times over, beside the syncs.
+/// Sorted files after which they are merged: as many as hold a whole log (256 MiB), most of which
+/// is purged by then. Merging them sooner writes each entry several times over, beside the syncs.
 const FILES_UNMERGED_MAX: i32 = 32;
 /// Size and number of RocksDB's own text logs.
 const TEXT_LOG_BYTES_MAX: usize = 1 << 20;
@@ -111,7 +111,7 @@ fn options() -> Options {
     options.set_level_zero_file_num_compaction_trigger(FILES_UNMERGED_MAX);
     options.set_level_zero_slowdown_writes_trigger(2 * FILES_UNMERGED_MAX);
     options.set_level_zero_stop_writes_trigger(3 * FILES_UNMERGED_MAX);
-    // Not all of a file at its end: a sync of the log would wait for it.
+    // A sorted file goes to the disk as it is written: a sync of the log does not wait for all of it.
     options.set_bytes_per_sync(1 << 20);
     options.set_max_manifest_file_size(MANIFEST_BYTES_MAX);
     options.set_manifest_preallocation_size(64 << 10);
