@@ -36,9 +36,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// leads.
 const PROOF_AFTER: Duration = Duration::from_millis(300);
 
-/// How often a node is asked for a feature level that is too low. A new cluster reaches its own
-/// within a second or two.
-const LEVEL_AGAIN: Duration = Duration::from_secs(1);
+/// Shortest and longest pause before a node is asked for a feature level that was too low. A new
+/// cluster reaches its own within a second or two, but stays at a low one while a node is down.
+const LEVEL_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// How often other tasks get a turn before a frame goes out, while more small commands are likely
 /// to come. A turn may wake another thread, so nobody takes one alone.
@@ -93,6 +93,8 @@ struct Link {
     /// When it is asked next: the level of a new cluster, or of one that is being upgraded, rises
     /// while the connection lasts. None once no higher one would change anything.
     level_at: Option<Instant>,
+    /// How often it was asked.
+    level_asked: u32,
     /// Whether the report is still to be sent to the node, which would understand it.
     report_due: bool,
     takes_reports: bool,
@@ -345,6 +347,7 @@ impl Actor {
         }
         link.level_at = None;
         link.level = Asked::Due;
+        link.level_asked = link.level_asked.saturating_add(1);
         None
     }
 
@@ -478,8 +481,12 @@ impl Actor {
 
     fn on_replies(&mut self, replies: Vec<Reply>) {
         let now = Instant::now();
-        self.leader_tracker.useful();
-        self.owes_since = None;
+        let level = self.link.as_ref().map(|link| link.level);
+        // A node knows the level whatever else it owes.
+        if replies.iter().any(|reply| level != Some(Asked::Open(reply.id))) {
+            self.leader_tracker.useful();
+            self.owes_since = None;
+        }
         for reply in replies {
             if self.proves_leader(&reply) {
                 self.unanswered_since = None;
@@ -510,7 +517,7 @@ impl Actor {
                     ReplyBody::Status(status) => self.calls.level_known(status.feature_level),
                     _ => true,
                 };
-                link.level_at = is_low.then(|| now + LEVEL_AGAIN);
+                link.level_at = is_low.then(|| now + level_pause(link.level_asked, random()));
                 News::None
             } else {
                 self.calls.on_reply(reply, now, random)
@@ -603,7 +610,8 @@ impl Actor {
                     poll: Asked::No,
                     probe: Asked::No,
                     level: Asked::No,
-                    level_at: is_low.then(|| now + LEVEL_AGAIN),
+                    level_at: is_low.then(|| now + level_pause(0, self.random.random())),
+                    level_asked: 0,
                 });
             }
         }
@@ -624,6 +632,12 @@ impl Actor {
 fn question(stale: bool) -> RequestBody {
     let read = Read::QueueLength { scope: Scope::default(), key: Blob::from("") };
     RequestBody::Read { read, stale }
+}
+
+/// The pause before the level is asked for, after so many answers that it is too low.
+fn level_pause(asked: u32, random: f64) -> Duration {
+    let (min, max) = LEVEL_PAUSES;
+    Backoff::new(min, max).pause(asked, random)
 }
 
 /// Whether a healthy node answers it at once.

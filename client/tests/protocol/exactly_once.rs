@@ -230,12 +230,8 @@ async fn a_level_that_rises_under_a_connection_is_noticed() {
             };
             let busy = ReplyBody::Problem(Problem::overloaded("not now"));
             for answer in [busy, status(PIPELINE_LEVEL - 1), status(PIPELINE_LEVEL)] {
-                let asked = peer.whole_frame().await.unwrap();
-                assert_eq!(
-                    asked.iter().map(|r| &r.body).collect::<Vec<_>>(),
-                    [&RequestBody::Status]
-                );
-                peer.reply(asked[0].id, answer).await;
+                let asked = peer.level_question().await;
+                peer.reply(asked, answer).await;
             }
             peer
         };
@@ -270,7 +266,7 @@ async fn a_level_that_rises_under_a_connection_is_noticed() {
         let (answers, sizes) = join!(calls, script);
         assert!(answers.into_iter().all(|answer| answer.is_ok()));
         assert!(sizes.len() < 10, "they went out as {sizes:?}");
-        let asked = tokio::time::timeout(Duration::from_millis(1_500), peer.whole_frame()).await;
+        let asked = tokio::time::timeout(Duration::from_millis(1_500), peer.level_question()).await;
         assert!(asked.is_err(), "it is asked no more: {asked:?}");
     })
     .await;

@@ -122,7 +122,7 @@ impl Node {
             stream::UPGRADE
         );
         socket.write_all(answer.as_bytes()).await.unwrap();
-        Peer { head, socket, requests: VecDeque::new(), frames: 0 }
+        Peer { head, socket, requests: VecDeque::new(), frames: 0, level: None }
     }
 }
 
@@ -142,8 +142,10 @@ pub struct Peer {
     pub head: String,
     pub socket: TcpStream,
     requests: VecDeque<Request>,
-    /// Frames received.
+    /// Frames received, without those that only ask for the level.
     pub frames: usize,
+    /// The client's own question for the level, while it is not answered.
+    level: Option<u64>,
 }
 
 impl Peer {
@@ -159,11 +161,13 @@ impl Peer {
     }
 
     /// The requests of the next frame; none at the end of the connection. Without the client's own
-    /// question for the level, which comes whenever a second has passed.
+    /// question for the level, which may come at any time, and is kept.
     pub async fn frame(&mut self) -> Option<Vec<Request>> {
         loop {
             let mut requests = self.whole_frame().await?;
-            requests.retain(|request| request.body != RequestBody::Status);
+            for level in requests.extract_if(.., |request| request.body == RequestBody::Status) {
+                self.level = Some(level.id);
+            }
             if !requests.is_empty() {
                 self.frames += 1;
                 return Some(requests);
@@ -171,8 +175,20 @@ impl Peer {
         }
     }
 
+    /// The client's own question for the level: the one that is kept, or the next frame.
+    pub async fn level_question(&mut self) -> u64 {
+        if let Some(id) = self.level.take() {
+            return id;
+        }
+        let requests = self.whole_frame().await.expect("the client closed the connection");
+        match requests.as_slice() {
+            [Request { id, body: RequestBody::Status }] => *id,
+            other => panic!("a question for the level expected, not {other:?}"),
+        }
+    }
+
     /// All requests of the next frame; none at the end of the connection.
-    pub async fn whole_frame(&mut self) -> Option<Vec<Request>> {
+    async fn whole_frame(&mut self) -> Option<Vec<Request>> {
         let length = self.socket.read_u32_le().await.ok()?;
         let mut frame = vec![0; length as usize];
         self.socket.read_exact(&mut frame).await.ok()?;
