@@ -397,13 +397,23 @@ async fn a_stream(over: Over) {
         Some(())
     })
     .await;
-    let mut old = self::streams(&cluster, [follower, leader], &old).await;
-    let mut new = self::streams(&cluster, [follower, leader], &next).await;
+    let mut of_old = self::streams(&cluster, [follower, leader], &old).await;
+    let mut of_next = self::streams(&cluster, [follower, leader], &next).await;
     files.write("keys", &line("next.pub"));
-    for stream in &mut old {
+    for stream in &mut of_old {
         stream.closed().await;
     }
-    for stream in &mut new {
+    // Each node reads the file at times of its own, and a command may ask any of them.
+    eventually("the nodes to refuse the old key", async || {
+        for id in cluster.ids() {
+            if get(&cluster, id, &old, "/v1/status").await.status != 401 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    for stream in &mut of_next {
         assert!(matches!(stream.ask(RequestBody::Status).await, Ok(ReplyBody::Status(_))));
     }
     cli(&cluster, &files.path("old"), &["status"]).await.failed(1, &["taken out"]);
