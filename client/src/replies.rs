@@ -218,7 +218,7 @@ impl Calls {
             // Nothing tells an earlier try of an operator's request from a new
             // one, and what prevents it is for the operator to know.
             Ask::Admin { .. } => {
-                !says_nobody_leads(&problem)
+                !(says_nobody_leads(&problem) || problem.code == Code::Overloaded)
                     || !problem.retryable
                     || problem.outcome != Effectiveness::None
             }

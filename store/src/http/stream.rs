@@ -385,9 +385,6 @@ impl Connection {
             let place = self.under_way.clone().acquire_owned().await;
             Ok(Place { room: Some(room), _kib: None, _place: place.map_err(|_| closing())? })
         };
-        if let RequestBody::Admin(_) | RequestBody::Status = body {
-            return taking.await;
-        }
         // A large request collects its room in parts.
         let patience = patience + Duration::from_millis(u64::from(cost) / 64);
         // Polled first: a request that finds room at once goes on, even when late.

@@ -132,6 +132,9 @@ fn an_operators_wish_is_not_repeated_when_its_outcome_is_unknown() {
     let turned_away = bench.submit(None, |reply| Ask::Admin { admin, reply });
     let request = bench.sent().remove(0);
     bench.problem(request.id, Problem::not_leader(None));
+    let crowded_out = bench.sent().remove(0);
+    bench.problem(crowded_out.id, Problem::overloaded("no room"));
+    bench.pass(2 * SECOND);
     let again = bench.sent().remove(0);
     bench.reply(again.id, ReplyBody::Done);
     turned_away.now().unwrap();

@@ -3,18 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::LEVELS;
 use super::throughput::{Costed, costed};
 use crate::agent::Agent;
 use crate::arguments::Bench;
 use crate::cluster::Cluster;
 use crate::load::{self, DoorAdd, DoorCheck, DoorSetGet, Load, SharedWire, closed_loop};
 use crate::peer::torch::Torch;
-use crate::report::{Section, number};
+use crate::report::{Aim, Section, number};
 use crate::samples::median;
 use crate::wire::Wire;
 
-#[derive(Clone, Copy)]
+/// Connections that have an operation in flight.
+const LEVELS: [usize; 4] = [1, 32, 64, 256];
+
+/// Operations per second against those of PyTorch's own server, which are aimed at.
+const AIMS: [(Operation, usize, f64); 4] = [
+    (Operation::Add, 32, 0.25),
+    (Operation::Add, 256, 0.5),
+    (Operation::SetGet, 256, 0.4),
+    (Operation::Check, 64, 0.6),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Add,
     SetGet,
@@ -86,6 +96,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         "servers' CPU s per 10k",
         "PyTorch's server per second",
         "p50 ms",
+        "ratio of per second",
         "ratio of p50",
     ];
     let mut section = Section::new(title, &columns);
@@ -94,9 +105,16 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             super::throughput::line("", 0, 0, &ours[place]);
         let [_, _, _, their_per_second, their_p50, ..] =
             super::throughput::line("", 0, 0, &theirs[place]);
-        let ratios = ours[place].iter().zip(&theirs[place]).map(|(ours, theirs)| {
-            Duration::as_secs_f64(&ours.p50()) / Duration::as_secs_f64(&theirs.p50())
-        });
+        let ratio = |of: fn(&Costed) -> f64| {
+            let rounds = ours[place].iter().zip(&theirs[place]);
+            median(rounds.map(|(ours, theirs)| of(ours) / of(theirs)))
+        };
+        let speed = ratio(Costed::per_second);
+        let mine = |aim: &&(Operation, usize, f64)| (aim.0, aim.1) == (*operation, *connections);
+        for (_, _, bound) in AIMS.iter().filter(mine).filter(|_| torch.is_some()) {
+            let what = format!("{} at {connections}, per second", operation.name());
+            section.aims.push(Aim::ratio_at_least(what, speed, *bound));
+        }
         section.row([
             operation.name().to_owned(),
             connections.to_string(),
@@ -106,7 +124,8 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             cpu,
             their_per_second,
             their_p50,
-            number(median(ratios)),
+            number(speed),
+            number(ratio(|of| Duration::as_secs_f64(&of.p50()))),
         ]);
     }
     section.remark(
