@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use holdfast_api::stream::MINOR_REPORTS;
-use holdfast_api::{AgentReport, Blob, Hello, Read, Reply, ReplyBody, Request, RequestBody, Scope};
+use holdfast_api::{AgentReport, Hello, Reply, ReplyBody, Request, RequestBody};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
@@ -23,6 +23,7 @@ use crate::leader_tracker::{Arrival, LeaderTracker, Step, Wants};
 use crate::liveness::{Liveness, PeerState};
 use crate::lookout::{self, Look, Lookout, Situation};
 use crate::options::Options;
+use crate::questions::{About, Questions};
 use crate::replies::News;
 use crate::resume::{Ledger, Resumed};
 use crate::session::Session;
@@ -35,10 +36,6 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// A leader that has answered nothing for this long is asked for proof that it
 /// leads.
 const PROOF_AFTER: Duration = Duration::from_millis(300);
-
-/// Shortest and longest pause before a node is asked for a feature level that was too low. A new
-/// cluster reaches its own within a second or two, but stays at a low one while a node is down.
-const LEVEL_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// How often other tasks get a turn before a frame goes out, while more small commands are likely
 /// to come. A turn may wake another thread, so nobody takes one alone.
@@ -84,31 +81,12 @@ struct Link {
     since: Instant,
     connection: Connection,
     liveness: Liveness,
-    /// The question whether the node leads, while it is open.
-    poll: Asked,
-    /// The question whether the node is alive, while it is open.
-    probe: Asked,
-    /// The question for the cluster's feature level, while it is open.
-    level: Asked,
-    /// When it is asked next: the level of a new cluster, or of one that is being upgraded, rises
-    /// while the connection lasts. None once no higher one would change anything.
-    level_at: Option<Instant>,
-    /// How often it was asked.
-    level_asked: u32,
+    questions: Questions,
     /// Whether the report is still to be sent to the node, which would understand it.
     report_due: bool,
     takes_reports: bool,
     /// Heartbeats as last seen: a connection on which anything moves is not silent.
     moved: u64,
-}
-
-/// A question of the client itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    No,
-    /// It goes out with the next frame.
-    Due,
-    Open(u64),
 }
 
 /// An attempt to connect, at its end.
@@ -205,7 +183,7 @@ impl Actor {
                 Step::Connect(route) => self.attempt(route),
                 Step::Poll => {
                     if let Some(link) = &mut self.link {
-                        link.poll = Asked::Due;
+                        link.questions.ask(About::Leader);
                     }
                 }
                 Step::Wait(at) => break at,
@@ -214,7 +192,8 @@ impl Actor {
         self.counters.set_leader(self.leader_tracker.leader());
         let proof_at = self.ask_for_proof(now);
         let look_at = self.look_out(now);
-        let level_at = self.ask_for_level(now);
+        let questions = self.link.as_mut().map(|link| &mut link.questions);
+        let level_at = questions.and_then(|questions| questions.look_at_level(now));
         let next_tick = self.calls.next_tick();
         [next_tick, alive_until, navigate_at, proof_at, look_at, level_at, self.farewell]
             .into_iter()
@@ -318,9 +297,12 @@ impl Actor {
     /// Whether only a leader with a majority can have sent this reply.
     fn proves_leader(&self, reply: &Reply) -> bool {
         let Some(link) = &self.link else { return false };
-        let asked = Asked::Open(reply.id);
+        let answers = match link.questions.open(reply.id) {
+            Some(About::Leader) => true,
+            Some(About::Life) => self.leader_tracker.leads(),
+            Some(About::Level) | None => false,
+        };
         let is_answer = !matches!(reply.body, ReplyBody::Problem(_));
-        let answers = link.poll == asked || link.probe == asked && self.leader_tracker.leads();
         answers && is_answer || self.calls.proves_leader(reply)
     }
 
@@ -332,22 +314,7 @@ impl Actor {
         if now < at {
             return Some(at);
         }
-        if link.probe == Asked::No {
-            link.probe = Asked::Due;
-        }
-        None
-    }
-
-    /// Asks for the cluster's feature level while that is too low; answers when to look again.
-    fn ask_for_level(&mut self, now: Instant) -> Option<Instant> {
-        let link = self.link.as_mut()?;
-        let at = link.level_at?;
-        if now < at {
-            return Some(at);
-        }
-        link.level_at = None;
-        link.level = Asked::Due;
-        link.level_asked = link.level_asked.saturating_add(1);
+        link.questions.ask_unless_asked(About::Life);
         None
     }
 
@@ -356,11 +323,7 @@ impl Actor {
         let closing = self.farewell.is_some();
         let (room, incoming) = match &mut self.link {
             Some(link) => {
-                let sendable = sendable
-                    || link.poll == Asked::Due
-                    || link.probe == Asked::Due
-                    || link.level == Asked::Due
-                    || link.report_due;
+                let sendable = sendable || link.questions.is_due() || link.report_due;
                 (sendable.then_some(&link.connection.outgoing), Some(&mut link.connection.incoming))
             }
             None => (None, None),
@@ -445,21 +408,7 @@ impl Actor {
         self.take_events();
         let leads = self.leader_tracker.leads();
         let Some(link) = &mut self.link else { return };
-        let mut batch = Vec::new();
-        // A leader proves that it still leads: cut off from the others it would
-        // answer stale questions for ever, and commands never.
-        for (asked, stale) in [(&mut link.poll, false), (&mut link.probe, !leads)] {
-            if *asked == Asked::Due {
-                let id = self.calls.next_wire();
-                *asked = Asked::Open(id);
-                batch.push(Request { id, body: question(stale) });
-            }
-        }
-        if link.level == Asked::Due {
-            let id = self.calls.next_wire();
-            link.level = Asked::Open(id);
-            batch.push(Request { id, body: RequestBody::Status });
-        }
+        let mut batch = link.questions.take_due(leads, || self.calls.next_wire());
         if let Some((report, at)) = &self.report
             && std::mem::take(&mut link.report_due)
         {
@@ -481,9 +430,10 @@ impl Actor {
 
     fn on_replies(&mut self, replies: Vec<Reply>) {
         let now = Instant::now();
-        let level = self.link.as_ref().map(|link| link.level);
+        let questions = self.link.as_ref().map(|link| &link.questions);
+        let asked = |reply: &Reply| questions.and_then(|questions| questions.open(reply.id));
         // A node knows the level whatever else it owes.
-        if replies.iter().any(|reply| level != Some(Asked::Open(reply.id))) {
+        if replies.iter().any(|reply| asked(reply) != Some(About::Level)) {
             self.leader_tracker.useful();
             self.owes_since = None;
         }
@@ -495,32 +445,25 @@ impl Actor {
             }
             let random = &mut || self.random.random();
             let Some(link) = &mut self.link else { return };
-            let news = if link.poll == Asked::Open(reply.id) {
-                link.poll = Asked::No;
-                match reply.body {
-                    ReplyBody::Problem(problem) => News::NotLeader(problem.leader),
-                    _ => {
-                        self.leader_tracker.led();
-                        self.attempts.clear();
-                        News::None
+            let news = match (link.questions.answered(reply.id), &reply.body) {
+                (None, _) => self.calls.on_reply(reply, now, random),
+                (Some(About::Level), body) => {
+                    let is_low = match body {
+                        ReplyBody::Status(status) => self.calls.level_known(status.feature_level),
+                        _ => true,
+                    };
+                    if is_low {
+                        link.questions.level_is_low(now, random());
                     }
+                    News::None
                 }
-            } else if link.probe == Asked::Open(reply.id) {
-                link.probe = Asked::No;
-                match reply.body {
-                    ReplyBody::Problem(problem) => News::NotLeader(problem.leader),
-                    _ => News::None,
+                (Some(_), ReplyBody::Problem(problem)) => News::NotLeader(problem.leader.clone()),
+                (Some(About::Leader), _) => {
+                    self.leader_tracker.led();
+                    self.attempts.clear();
+                    News::None
                 }
-            } else if link.level == Asked::Open(reply.id) {
-                link.level = Asked::No;
-                let is_low = match reply.body {
-                    ReplyBody::Status(status) => self.calls.level_known(status.feature_level),
-                    _ => true,
-                };
-                link.level_at = is_low.then(|| now + level_pause(link.level_asked, random()));
-                News::None
-            } else {
-                self.calls.on_reply(reply, now, random)
+                (Some(About::Life), _) => News::None,
             };
             if let News::NotLeader(leader) = news {
                 self.leader_tracker.not_leader(leader, now, random);
@@ -531,13 +474,11 @@ impl Actor {
     fn check_liveness(&mut self, now: Instant) -> Option<Instant> {
         let leads = self.leader_tracker.leads();
         let link = self.link.as_mut()?;
-        let expecting = self.calls.expects_answers()
-            || matches!(link.poll, Asked::Open(_))
-            || link.probe != Asked::No;
+        let expecting = self.calls.expects_answers() || link.questions.expects_answers();
         match link.liveness.check(now, link.connection.activity(), expecting) {
             PeerState::Fine(at) => at,
             PeerState::Probe(at) => {
-                link.probe = Asked::Due;
+                link.questions.ask(About::Life);
                 if leads {
                     self.unanswered_since.get_or_insert(now);
                 }
@@ -592,7 +533,10 @@ impl Actor {
                 if self.leader_tracker.leads() {
                     self.attempts.clear();
                 }
-                let is_low = self.calls.linked(hello.minor, hello.level);
+                let mut questions = Questions::new();
+                if self.calls.linked(hello.minor, hello.level) {
+                    questions.level_is_low(now, self.random.random());
+                }
                 self.owes_since = None;
                 let takes_reports = hello.minor >= MINOR_REPORTS;
                 self.link = Some(Link {
@@ -607,11 +551,7 @@ impl Actor {
                         self.options.probe_timeout,
                         now,
                     ),
-                    poll: Asked::No,
-                    probe: Asked::No,
-                    level: Asked::No,
-                    level_at: is_low.then(|| now + level_pause(0, self.random.random())),
-                    level_asked: 0,
+                    questions,
                 });
             }
         }
@@ -625,19 +565,6 @@ impl Actor {
         self.owes_since = None;
         self.calls.link_lost(&format!("the connection to {} was lost ({error})", link.route));
     }
-}
-
-/// A question that every node answers at once, at no cost. If it is linearizable,
-/// every node but the leader answers a problem.
-fn question(stale: bool) -> RequestBody {
-    let read = Read::QueueLength { scope: Scope::default(), key: Blob::from("") };
-    RequestBody::Read { read, stale }
-}
-
-/// The pause before the level is asked for, after so many answers that it is too low.
-fn level_pause(asked: u32, random: f64) -> Duration {
-    let (min, max) = LEVEL_PAUSES;
-    Backoff::new(min, max).pause(asked, random)
 }
 
 /// Whether a healthy node answers it at once.

@@ -66,6 +66,7 @@
 //! | `mailbox` | what waits for the consumer of a watch or a feed |
 //! | `options`, `deadline`, `error`, `statistics` | what goes in and comes out |
 //! | `actor` | the one task: connects the pure parts with sockets and time |
+//! | `questions` | pure: what the client itself asks its node |
 //! | `calls`, `call`, `replies` | pure: the table of open calls, and what replies mean for them |
 //! | `calls::pipeline` | pure: small commands are sent together |
 //! | `flights` | pure: identical reads share one answer |
@@ -125,6 +126,7 @@ mod lookout;
 mod mailbox;
 mod options;
 mod outage;
+mod questions;
 mod replies;
 mod resume;
 mod session;
