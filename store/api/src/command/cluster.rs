@@ -25,7 +25,7 @@ pub enum ClusterCommand {
         /// Id of the cluster; never changes.
         cluster_id: String,
     },
-    /// Replaces the limits.
+    /// Puts these limits in the place of all limits before.
     SetLimits {
         /// The limits from now on.
         limits: Limits,
