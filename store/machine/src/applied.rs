@@ -98,7 +98,7 @@ pub struct Counts {
     pub keys: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// Open client sessions.
+    /// Client sessions that are open.
     pub sessions: u64,
     /// Bytes of unacknowledged answers, all sessions together.
     pub session_answer_bytes: u64,

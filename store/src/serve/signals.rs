@@ -8,9 +8,9 @@ use tokio::sync::mpsc;
 pub enum Signals {
     /// SIGTERM and SIGINT from the operating system; either stops the node.
     System {
-        /// Receives each SIGTERM.
+        /// Receives SIGTERM, which stops the node.
         terminate: tokio::signal::unix::Signal,
-        /// Receives each SIGINT.
+        /// Receives SIGINT, which stops the node.
         interrupt: tokio::signal::unix::Signal,
     },
     /// Those that a simulation sends.
