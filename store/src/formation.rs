@@ -163,7 +163,7 @@ pub enum FormationError {
         node: NodeId,
         /// Id of the cluster that the member belongs to.
         cluster_id: String,
-        /// The address that the cluster knows for the member, `host:port`.
+        /// Where the member should answer, `host:port`.
         address: String,
         /// A node to ask.
         ask: String,

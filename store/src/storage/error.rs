@@ -79,7 +79,7 @@ pub enum StorageError {
          its own", dir = dir.display()
     )]
     InUse {
-        /// The data folder that is in use.
+        /// The data folder, or the log in it.
         dir: PathBuf,
     },
     /// The folder holds something else.

@@ -25,7 +25,7 @@ pub enum ClusterCommand {
         /// Id of the cluster; never changes.
         cluster_id: String,
     },
-    /// Puts these limits in the place of all limits before.
+    /// Replaces all limits with these.
     SetLimits {
         /// The limits from now on.
         limits: Limits,
