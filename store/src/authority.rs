@@ -65,7 +65,7 @@ pub struct InitArgs {
 enum Kind {
     /// For what clients connect to, and for clients.
     Clients,
-    /// For nodes.
+    /// For nodes, among each other.
     Peers,
 }
 

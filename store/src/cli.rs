@@ -17,7 +17,7 @@ use crate::offline::restore::RestoreArgs;
 #[derive(Debug, Parser)]
 #[command(name = "holdfast-store", version, after_help = EXAMPLES)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand that was given, with its flags.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -44,10 +44,10 @@ Examples:
 
 Exit codes: 0 stopped as asked, 1 failed (the last message says why and what to do), 2 usage.";
 
-/// Subcommands of `holdfast-store`.
+/// What `holdfast-store` can do: one subcommand each.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run one node
+    /// Run one node of a cluster
     Serve(Box<ServeArgs>),
     /// Run a whole cluster on this machine, to try things
     Dev(dev::DevArgs),
@@ -64,7 +64,7 @@ pub enum Command {
     Tls(TlsCommand),
     /// Print a script that completes this program's arguments
     Completions {
-        /// The shell
+        /// Print the script for this shell
         shell: clap_complete::Shell,
     },
 }

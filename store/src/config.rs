@@ -72,11 +72,11 @@ struct File {
 /// The merged and checked settings of a node.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// Its id.
+    /// The node's id, from 1.
     pub node_id: NodeId,
-    /// Its folder.
+    /// The folder that holds the node's log, snapshots and identity.
     pub data_dir: PathBuf,
-    /// Where it listens.
+    /// Where it listens for clients and nodes, `host:port`.
     pub listen: String,
     /// Where the others reach it, if that was set.
     pub advertise: Option<String>,
@@ -135,7 +135,8 @@ pub enum ConfigError {
         listed: String,
         /// The address that it was given.
         advertised: String,
-        /// The corrected list.
+        /// The list with the advertised address in this node's place, as `--initial-cluster` takes
+        /// it.
         corrected: String,
     },
     /// The token file is invalid.
@@ -165,7 +166,7 @@ pub enum ConfigError {
     Wrong {
         /// Name of the setting.
         what: &'static str,
-        /// What was given.
+        /// What it was given, from a flag, the environment or the file.
         given: String,
         /// Why it is wrong.
         why: String,

@@ -92,7 +92,7 @@ pub enum DialError {
     Timeout {
         /// Address of the node, `host:port`.
         address: String,
-        /// The time limit.
+        /// The time limit within which there was no answer.
         after: Duration,
     },
 }

@@ -92,7 +92,7 @@ impl Identity {
 pub(crate) struct Founding {
     /// The new cluster's id.
     pub cluster_id: String,
-    /// Its nodes.
+    /// The nodes that found it, with their addresses.
     pub initial: BTreeMap<NodeId, String>,
 }
 
@@ -141,15 +141,15 @@ pub enum FormationError {
         "node id {node} is in use: the node at {address} answers under it, and is a member of cluster {cluster_id}. Start this one, with its other flags as they are, but --node-id {new_id}, --join {ask} and no --initial-cluster; then `holdfast --store {ask} node add {new_id} {here}`"
     )]
     InUse {
-        /// The id.
+        /// The id that this node was started with.
         node: NodeId,
-        /// Its cluster.
+        /// Id of the cluster that the member belongs to.
         cluster_id: String,
-        /// The member's address.
+        /// Where the member answers, `host:port`.
         address: String,
         /// A node to ask.
         ask: String,
-        /// An unused id.
+        /// An id that the cluster has not used yet.
         new_id: NodeId,
         /// This node's address for the others.
         here: String,
@@ -159,15 +159,15 @@ pub enum FormationError {
         "node id {node} is a member of cluster {cluster_id} already, it does not answer at {address}, and this data folder is empty: its disk was lost, and acknowledged writes could be lost with it if it came back under this id. Start it as a new node, with its other flags as they are, but --node-id {new_id}, --join {ask} and no --initial-cluster; then run `holdfast --store {ask} node replace {node} {new_id}` (with its ADDRESS behind that, if it is not where node {node} was)"
     )]
     DiskLost {
-        /// The id.
+        /// The id that this node was started with.
         node: NodeId,
-        /// Its cluster.
+        /// Id of the cluster that the member belongs to.
         cluster_id: String,
-        /// The member's address.
+        /// Where the member should answer, `host:port`.
         address: String,
         /// A node to ask.
         ask: String,
-        /// An unused id.
+        /// An id that the cluster has not used yet.
         new_id: NodeId,
     },
     /// The id was removed.
@@ -175,9 +175,9 @@ pub enum FormationError {
         "node id {node} was removed from cluster {cluster_id} and is never used again: start this node with a new --node-id, an empty --data-dir and --join HOST:PORT, then `holdfast node add NEW-ID ADDRESS`"
     )]
     Retired {
-        /// The id.
+        /// The id that this node was started with.
         node: NodeId,
-        /// Its cluster.
+        /// Id of the cluster that removed it.
         cluster_id: String,
     },
     /// Two nodes were started with different lists of nodes.
@@ -203,7 +203,7 @@ pub enum FormationError {
         ours: String,
         /// The node that answered.
         other: NodeId,
-        /// That node's cluster.
+        /// Id of the cluster that the other node belongs to.
         theirs: String,
     },
     /// Another node refused this node's token.
@@ -211,7 +211,7 @@ pub enum FormationError {
         "the node at {address} does not accept this node's token: start all nodes with the same --token-file (or HOLDFAST_TOKEN_FILE)"
     )]
     Denied {
-        /// The other node.
+        /// Address of the node that refused, `host:port`.
         address: String,
     },
     /// An address leads to another node.

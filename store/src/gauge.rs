@@ -40,7 +40,7 @@ fn memory() -> Option<Free> {
     machine.into_iter().chain(groups).min_by_key(|free| free.bytes)
 }
 
-/// Of `/proc/meminfo`.
+/// Free and total memory of the machine, by the text of `/proc/meminfo`.
 fn of_machine(meminfo: &str) -> Option<Free> {
     let kib = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

@@ -38,7 +38,7 @@ pub(crate) enum Proof {
 /// A signed token that was valid when it was shown.
 #[derive(Debug)]
 pub(crate) struct HeldToken {
-    /// Its id.
+    /// Its id, by which it is revoked.
     pub id: Name,
     /// Whose it is, for people.
     pub name: Name,

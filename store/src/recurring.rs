@@ -108,7 +108,7 @@ impl<K: Ord + Clone, S: PartialEq + Clone> RecurringWith<K, S> {
         RecurringWith { troubles: BTreeMap::new(), keys_max, rest: Recurring::repeating() }
     }
 
-    /// See [`Recurring::met`].
+    /// The trouble with this peer occurs, as in [`Recurring::met`].
     pub(crate) fn met(&mut self, key: &K, state: &S, now: Instant) -> bool {
         if !self.troubles.contains_key(key) && self.troubles.len() >= self.keys_max {
             self.troubles.retain(|_, trouble| trouble.since.is_some());
@@ -119,7 +119,7 @@ impl<K: Ord + Clone, S: PartialEq + Clone> RecurringWith<K, S> {
         self.troubles.entry(key.clone()).or_insert_with(Recurring::repeating).met(state, now)
     }
 
-    /// See [`Recurring::over`].
+    /// The trouble with this peer is over, as in [`Recurring::over`].
     pub(crate) fn over(&mut self, key: &K, now: Instant) -> Option<Duration> {
         self.troubles.get_mut(key)?.over(now)
     }

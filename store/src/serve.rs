@@ -145,9 +145,9 @@ pub struct Rim {
     pub opened: Opened,
     /// The port it accepts connections on.
     pub listener: Listener,
-    /// Its counters.
+    /// The node's counters, shared with those that count.
     pub metrics: Arc<Metrics>,
-    /// Measures its room.
+    /// Measures the free disk and memory that the node reports and acts on.
     pub gauge: Gauge,
     /// Gets the node once it has its place.
     pub started: Box<dyn FnOnce(&Node) + Send>,

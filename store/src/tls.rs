@@ -26,7 +26,6 @@ pub struct Tls {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TlsPaths {
     pub(crate) cert: Option<PathBuf>,
-    /// `--tls-key`
     pub key: Option<PathBuf>,
     /// `--tls-client-ca`: may be missing.
     pub(crate) client_ca: Option<PathBuf>,

@@ -81,7 +81,7 @@ pub struct AgentReport {
 pub struct AgentEnded {
     /// Its process id on the agent's host.
     pub pid: u32,
-    /// See [`AgentClient::rank`].
+    /// Its `RANK`; null where it has none or it cannot be known.
     #[serde(default)]
     pub rank: Option<u64>,
     /// How it ended; null where only the process that started it knows.
@@ -150,7 +150,7 @@ pub enum Doing {
     Working,
     /// It waits for a disk or a device, and cannot be interrupted.
     Blocked,
-    /// It sleeps.
+    /// It sleeps and uses next to no processor time.
     Sleeping,
     /// A state that a later version reports.
     #[serde(other)]
@@ -165,7 +165,7 @@ pub struct AgentProcess {
     pub process: ProcessId,
     /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
-    /// See [`AgentClient::pid`].
+    /// Its process id on the agent's host; null where it cannot be known.
     pub pid: Option<u32>,
     /// The round of its latest call; empty if it has made none.
     #[serde(default)]
@@ -201,7 +201,7 @@ pub struct AgentProcess {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// Nothing is wrong.
+    /// It is within its limits, or nobody watches it.
     #[default]
     Good,
     /// It asked not to be watched for some time.
@@ -243,7 +243,7 @@ pub struct AgentClient {
 pub struct AgentWait {
     /// Who waits: see [`AgentClient::pid`].
     pub pid: Option<u32>,
-    /// See [`AgentClient::rank`].
+    /// The waiting process's `RANK`; null where it has none or it cannot be known.
     pub rank: Option<u64>,
     /// The keys that are missing.
     pub keys: Vec<Blob>,
@@ -311,7 +311,7 @@ pub struct OtherWait {
     pub keys: Vec<Blob>,
     /// Keys beyond those that are named.
     pub keys_left_out: u64,
-    /// See [`AgentWait::at_least`].
+    /// The keys must be numbers of at least this; null = they must exist.
     pub at_least: Option<i64>,
     /// For how long it has been parked on its node.
     pub blocked_ms: u64,
@@ -319,11 +319,11 @@ pub struct OtherWait {
     pub node: NodeId,
 }
 
-/// One connected agent.
+/// A connected agent: what it reports, and the node that it reports to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentStatus {
-    /// Its latest report.
+    /// Its latest report, with its times as of now.
     #[serde(flatten)]
     pub report: AgentReport,
     /// The node that it is connected to.

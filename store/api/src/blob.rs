@@ -21,7 +21,7 @@ impl Blob {
         &self.0
     }
 
-    /// Number of bytes.
+    /// How many bytes it holds, without any escape.
     pub fn len(&self) -> usize {
         self.0.len()
     }

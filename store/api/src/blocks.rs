@@ -23,7 +23,7 @@ const HEADER_BYTES_MAX: usize = 2 << 20;
 /// Why bytes are not in this format.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// Reading failed.
+    /// The input could not be read; a premature end is [`FormatError::Truncated`].
     #[error("reading it failed: {0}")]
     Io(io::Error),
     /// It ends before its trailer.
@@ -38,7 +38,7 @@ pub enum FormatError {
 }
 
 impl FormatError {
-    /// Damage, in words.
+    /// A [`FormatError::Damaged`] that says what does not fit.
     pub fn damaged(what: impl Into<String>) -> FormatError {
         FormatError::Damaged(what.into())
     }

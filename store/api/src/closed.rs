@@ -26,7 +26,7 @@ pub struct Closed {
     pub closed_at_ms: LogTime,
     /// The first generation of the run that had this very membership.
     pub same_as: Generation,
-    /// Number of members.
+    /// How many members it has, also when `members` is left out.
     pub count: u32,
     /// The members; left out when the reader has those of `same_as`, or those
     /// that `change` is against.
@@ -65,7 +65,7 @@ pub struct Closed {
 pub enum Concluded {
     /// A roll call, a held round, or the entry to an atomic block.
     Roll,
-    /// The iteration advanced.
+    /// An advance: a new iteration began with the closing.
     Advance {
         /// The iteration that began: one above the job's latest.
         iteration: u64,

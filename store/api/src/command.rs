@@ -82,7 +82,7 @@ pub struct SessionRef {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// Keys, values, queues.
+    /// A command on the keys and queues of a run.
     Kv {
         /// Job and run that the keys belong to.
         scope: Scope,
@@ -99,17 +99,17 @@ pub enum Command {
         /// value](KvOp::answers_a_value) are refused: the answers are sent as one, too.
         ops: Vec<KvOp>,
     },
-    /// Client sessions.
+    /// Opens, renews, ends or expires a client session.
     Session(SessionCommand),
-    /// Jobs and runs.
+    /// Opens, ends, deletes or purges a run, or deletes a job.
     Run(RunCommand),
     /// The cluster itself: time, limits, feature level, node ids.
     Cluster(ClusterCommand),
     /// Leases. From feature level 3 on, as the two below.
     Lease(LeaseCommand),
-    /// Processes.
+    /// A command on the processes of a run, such as to register them.
     Process(ProcessCommand),
-    /// Rounds.
+    /// A command on rounds: arrivals, withdrawals, releases, revocations.
     Round(RoundCommand),
 }
 

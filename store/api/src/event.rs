@@ -28,7 +28,7 @@ pub struct Event {
     pub at_ms: LogTime,
     /// Name of the run, unique within its job.
     pub run: Name,
-    /// What happened.
+    /// What happened, and to which processes or round.
     pub what: EventKind,
 }
 
@@ -37,7 +37,7 @@ pub struct Event {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// A process registered.
+    /// A new incarnation of a process registered.
     Registered {
         /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
@@ -48,7 +48,7 @@ pub enum EventKind {
         /// Host name that its agent gave.
         host: String,
     },
-    /// A process ended.
+    /// An incarnation of a process ended.
     Ended {
         /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
@@ -96,7 +96,7 @@ pub enum EventKind {
         round: Blob,
         /// Generation of the round: one counter per job, never reused.
         generation: Generation,
-        /// Number of members.
+        /// How many members hold the new generation.
         members: u32,
     },
     /// A held generation was revoked.

@@ -33,7 +33,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them.
+    /// All roles, [`Role::Peer`] among them, which no token has.
     pub const ALL: [Role; 4] = [Role::Peer, Role::Admin, Role::Operator, Role::Job];
 
     /// The role as it is written.
@@ -86,7 +86,7 @@ pub struct JobPattern(String);
 pub struct JobPatternError(String);
 
 impl JobPattern {
-    /// The text.
+    /// The pattern as it is written, such as `llm-*`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -150,7 +150,7 @@ impl fmt::Display for JobPattern {
 /// What a token grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Its role.
+    /// What the holder may do.
     pub role: Role,
     /// Its jobs; empty unless the role is `job`.
     pub jobs: Vec<JobPattern>,

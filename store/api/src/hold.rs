@@ -109,7 +109,7 @@ pub enum ReleaseWhy {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RevokeCause {
-    /// A member ended.
+    /// The process of a member ended.
     Ended {
         /// Number that the launch gave the member, such as its rank.
         process: ProcessId,
@@ -281,7 +281,7 @@ pub struct HeldInfo {
     pub formed: Revision,
     /// Log time of its closing, in milliseconds.
     pub formed_at_ms: LogTime,
-    /// Number of members.
+    /// How many members it has, also when `members` is left out.
     pub count: u32,
     /// The members; left out of a brief answer.
     #[serde(default, skip_serializing_if = "Members::is_empty")]

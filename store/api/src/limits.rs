@@ -30,9 +30,9 @@ pub struct Limits {
     pub session_window: u64,
     /// Bytes of unacknowledged answers of one session.
     pub session_answer_bytes_max: u64,
-    /// Shortest and longest idle time of a session.
+    /// Shortest idle time of a session; a shorter one is raised to it.
     pub session_ttl_ms_min: u64,
-    /// See `session_ttl_ms_min`.
+    /// Longest idle time of a session; a longer one is lowered to it.
     pub session_ttl_ms_max: u64,
     /// Changes kept for watches that resume.
     pub history_changes_max: u64,
@@ -262,7 +262,7 @@ impl From<&Limits> for Whole {
 }
 
 impl Whole {
-    /// For serde's `serialize_with`.
+    /// Writes limits with all of their fields; for serde's `serialize_with`.
     pub fn serialize<S: Serializer>(limits: &Limits, serializer: S) -> Result<S::Ok, S::Error> {
         Serialize::serialize(&Whole::from(limits), serializer)
     }

@@ -31,7 +31,7 @@ pub struct Majority {
 pub struct MissingVoter {
     /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
-    /// Its address, `host:port`.
+    /// Where clients and other nodes reach it, `host:port`.
     pub address: String,
     /// For how long it has not answered, in milliseconds; a node counts no
     /// further back than its own start.

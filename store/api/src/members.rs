@@ -58,7 +58,7 @@ pub struct MembersChange {
 pub struct MembersError;
 
 impl Members {
-    /// Number of members.
+    /// How many members are in all stretches together.
     pub fn len(&self) -> usize {
         self.0.count
     }

@@ -43,7 +43,7 @@ pub struct Problem {
 pub struct LeaderHint {
     /// Id of the node.
     pub node: NodeId,
-    /// Its address, `host:port`.
+    /// Where clients and other nodes reach this node, `host:port`.
     pub address: String,
 }
 
@@ -69,7 +69,7 @@ pub enum Code {
     NotLeader,
     /// No leader, or no quorum, at present.
     Unavailable,
-    /// The deadline passed.
+    /// The time limit passed before there was an answer.
     Timeout,
     /// The request cannot be understood.
     InvalidRequest,

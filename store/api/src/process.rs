@@ -70,7 +70,7 @@ pub enum Cause {
     LeaseRevoked,
     /// A later incarnation took its place.
     Superseded {
-        /// The later incarnation.
+        /// The incarnation that took its place.
         by: Incarnation,
     },
     /// A round closed without it at its deadline.
@@ -92,7 +92,7 @@ pub enum Cause {
         /// Generation of the round: one counter per job, never reused.
         generation: Generation,
     },
-    /// Its run ended.
+    /// Its run ended while it was alive.
     RunEnded,
 }
 

@@ -198,12 +198,12 @@ pub enum ReadOutcome {
     Entry(Option<KeyEntry>),
     /// Multi-get, in the order asked.
     Entries(Vec<Option<KeyEntry>>),
-    /// To `Check`.
+    /// Answers `Check`: whether all of the keys exist.
     Checked {
         /// Whether all keys exist.
         all_exist: bool,
     },
-    /// To `List`.
+    /// Answers `List` with a page of keys.
     Page {
         /// Entries in byte order of their keys.
         entries: Vec<KeyEntry>,
@@ -215,11 +215,11 @@ pub enum ReadOutcome {
         /// Number of keys or values.
         count: u64,
     },
-    /// To `Jobs`.
+    /// Answers `Jobs`, in order of their names.
     Jobs(Vec<JobInfo>),
-    /// To `Runs`.
+    /// Answers `Runs`, oldest first.
     Runs(Vec<RunInfo>),
-    /// To `Processes`.
+    /// Answers `Processes` with a page of a run's processes, in order.
     Processes {
         /// A page of them.
         processes: Vec<ProcessInfo>,
@@ -227,17 +227,17 @@ pub enum ReadOutcome {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next: Option<ProcessId>,
     },
-    /// To `Rounds`.
+    /// Answers `Rounds`, in byte order of their names.
     Rounds(Vec<RoundInfo>),
-    /// To `Held`.
+    /// Answers `Held`, in byte order of their names.
     Held(Vec<HeldInfo>),
     /// Closed, and plan: what would close.
     Closed(Box<Closed>),
     /// Plan: what the next advance would give.
     Plan(Box<Plan>),
-    /// To `Iteration`.
+    /// Answers `Iteration` with the job's latest iteration.
     Iteration(IterationInfo),
-    /// To `Events`.
+    /// Answers `Events` with a page of a job's events, oldest first.
     Events {
         /// A page of them.
         events: Vec<Event>,
@@ -247,7 +247,7 @@ pub enum ReadOutcome {
         /// Pass as `after` to go on: the last revision looked at.
         upto: Revision,
     },
-    /// To `Feed`.
+    /// Answers `Feed` with what was decided for the lease.
     Feed(Feed),
     /// The question cannot be answered here.
     Refused(Refusal),

@@ -134,7 +134,7 @@ pub enum Decided {
     },
     /// The round failed. This call is void for ever.
     Failed(RoundFailure),
-    /// The caller withdrew.
+    /// The caller withdrew before it was decided. The call is void for ever.
     Withdrawn,
 }
 
@@ -296,7 +296,7 @@ pub enum ProcessState {
     },
     /// Its latest incarnation ended.
     Ended {
-        /// Incarnation that ended.
+        /// The latest incarnation, which has ended.
         incarnation: Incarnation,
         /// Cause of its end.
         cause: Cause,

@@ -2,7 +2,7 @@
 
 /// Agents and clients: the multiplexed stream (HTTP/1.1 `Upgrade`).
 pub const STREAM: &str = "/v1/stream";
-/// The [`Status`](crate::Status) document.
+/// The [`Status`](crate::Status) document: nodes, leader, limits and majority, from any node.
 pub const STATUS: &str = "/v1/status";
 /// Which voters answer, as the node knows it without asking.
 pub const MAJORITY: &str = "/v1/majority";

@@ -24,7 +24,7 @@ pub struct SecretId {
 impl SecretId {
     /// The least one; nothing has it.
     pub const MIN: SecretId = SecretId::from_u128(0);
-    /// The greatest one.
+    /// The greatest one, for the end of a range of ids.
     pub const MAX: SecretId = SecretId::from_u128(u128::MAX);
 
     /// The id of the `count`th holder, which chose this nonce: the first 128 bits of the

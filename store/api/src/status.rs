@@ -25,7 +25,7 @@ pub struct Status {
     pub answered_by: NodeId,
     /// All nodes, in order of their ids.
     pub nodes: Vec<NodeStatus>,
-    /// The replicated limits.
+    /// The replicated limits, each one with its value, defaults included.
     #[serde(serialize_with = "crate::limits::Whole::serialize")]
     pub limits: Limits,
     /// Which voters answer; null from a node that cannot tell.
@@ -87,7 +87,7 @@ pub const CAUGHT_UP_ENTRIES: u64 = 1_000;
 pub struct NodeStatus {
     /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
-    /// Its address, `host:port`.
+    /// Where clients and other nodes reach it, `host:port`.
     pub address: String,
     /// Its role; `unreachable` when it did not answer.
     pub role: NodeRole,
@@ -154,11 +154,11 @@ impl NodeStatus {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NodeRole {
-    /// Leads the cluster.
+    /// It leads the cluster: all changes go through it.
     Leader,
-    /// Votes and follows.
+    /// It has a vote and follows the leader.
     Follower,
-    /// Stands for election.
+    /// It asks the voters to elect it.
     Candidate,
     /// Follows without a vote.
     Learner,
@@ -174,7 +174,7 @@ pub enum Admin {
     AddNode {
         /// Its id, never used before.
         node: NodeId,
-        /// Its address, `host:port`.
+        /// Where clients and other nodes will reach it, `host:port`.
         address: String,
     },
     /// Makes a caught-up learner a voter.

@@ -92,7 +92,7 @@ pub enum RequestBody {
     Propose(Proposal),
     /// Ask the state. Answered with `Read`.
     Read {
-        /// What to read.
+        /// The question to the state.
         read: Read,
         /// Answer from this node's own state, however old.
         #[serde(default)]
@@ -207,7 +207,7 @@ impl WatchProgress {
 pub enum ReplyBody {
     /// To `Propose`; a refusal of the state machine is an answer too.
     Answer(Answer),
-    /// To `Read`.
+    /// Answers `Read`, and each event of `Feed` and `Events`.
     Read(ReadAnswer),
     /// To `Wait`: registered at this revision.
     Waiting {
@@ -232,9 +232,9 @@ pub enum ReplyBody {
         /// The node that leads, and its address.
         leader: LeaderHint,
     },
-    /// To `Status`.
+    /// Answers `Status` with the document, from any node.
     Status(Box<Status>),
-    /// To `Admin`.
+    /// Answers `Admin`: the request was carried out.
     Done,
     /// The request failed; a wait or watch is over.
     Problem(Problem),

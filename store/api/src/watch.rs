@@ -27,7 +27,7 @@ pub struct Change {
     pub run: Name,
     /// The key or queue.
     pub key: Blob,
-    /// How it changed.
+    /// What happened to it, with the new value or length.
     pub kind: ChangeKind,
 }
 

@@ -62,9 +62,9 @@ pub enum Effect {
     },
     /// A run ended: its waits and watches end with this refusal.
     RunEnded {
-        /// Run that ended.
+        /// The run that ended.
         run: RunKey,
-        /// [`Refusal::Fenced`].
+        /// A [`Refusal::Fenced`] that names the run, and the one that followed it if one did.
         refusal: Refusal,
     },
     /// A job's event log has something new: see [`crate::Machine::recorded`].
@@ -90,7 +90,7 @@ pub struct Compacted {
 /// Sizes of the state, for metrics; reading them is cheap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Jobs.
+    /// Jobs with at least one run.
     pub jobs: u64,
     /// Runs, ended ones included.
     pub runs: u64,
@@ -98,7 +98,7 @@ pub struct Counts {
     pub keys: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// Sessions.
+    /// Client sessions that are open.
     pub sessions: u64,
     /// Bytes of unacknowledged answers, all sessions together.
     pub session_answer_bytes: u64,
@@ -113,7 +113,7 @@ pub struct Counts {
     pub history_oldest: Revision,
     /// Node ids that are never used again.
     pub retired_nodes: u64,
-    /// Leases.
+    /// Leases that have not ended.
     pub leases: u64,
     /// Rounds with a timer.
     pub round_timers: u64,

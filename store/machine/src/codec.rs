@@ -12,7 +12,7 @@ pub enum DecodeError {
     /// The bytes are truncated.
     #[error("the data ends too early")]
     Truncated,
-    /// Reading them failed.
+    /// The bytes could not be read; a premature end is [`DecodeError::Truncated`].
     #[error("reading failed: {0}")]
     Io(#[source] std::io::Error),
     /// A newer build wrote them.

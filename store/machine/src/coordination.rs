@@ -99,7 +99,7 @@ pub(crate) struct Coordination {
     /// order: how many, and the first.
     pub faults: u32,
     pub first_fault: Option<Arc<Fault>>,
-    /// The latest advance.
+    /// The latest advance, also one that stopped the job; none before the first.
     pub advanced: Option<Advanced>,
     /// The latest advance that did not stop anybody.
     pub ranked: Option<Ranked>,
@@ -232,7 +232,7 @@ impl JobCoordination {
         self.generation
     }
 
-    /// Records an incident.
+    /// Counts an incident, and keeps the times of the latest `INCIDENTS_MAX`.
     pub fn note_incident(&mut self, at: LogTime) {
         self.incidents += 1;
         self.incident_times.push_back(at);

@@ -29,7 +29,7 @@ pub(crate) struct Draft<'m> {
 struct Staged<'m> {
     /// The key as it was before the command.
     before: Option<&'m Stored>,
-    /// None: deleted.
+    /// The value that the command gives the key; none if it deletes it.
     value: Option<Blob>,
     /// This command deleted it, so that a later value is a new key.
     anew: bool,

@@ -79,7 +79,7 @@ pub(crate) struct RunEnd {
 }
 
 impl RunEnd {
-    /// Why it ended.
+    /// Why it ended; an agent that left for good says more than the run that followed.
     pub fn cause(&self) -> RunOverCause {
         match self {
             RunEnd { left: Some(Left { host, .. }), .. } => {

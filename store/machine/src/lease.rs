@@ -24,9 +24,9 @@ use crate::size;
 #[derive(Clone)]
 pub(crate) struct Leases {
     pub by_id: OrdMap<LeaseId, Lease>,
-    /// Makes granting retryable.
+    /// The lease that each nonce was granted: a grant that is sent again finds it.
     pub by_nonce: OrdMap<Nonce, LeaseId>,
-    /// Leases by run.
+    /// The leases of each run: a range of this set.
     pub by_run: OrdSet<(RunKey, LeaseId)>,
     /// Number of leases ever granted, plus one: no id is used again.
     pub next: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Attached {
 
 /// Who holds a run.
 pub(crate) struct Holders {
-    /// Up to [`HOLDERS_COUNTED_MAX`].
+    /// How many leases are held in the run, counted up to [`HOLDERS_COUNTED_MAX`].
     pub count: u64,
     /// Some of their hosts.
     pub hosts: Vec<String>,

@@ -21,7 +21,7 @@ use holdfast_api::command::facts::{COORDINATION_LEVEL, FEATURE_LEVEL};
 /// snapshots are made from clones.
 #[derive(Clone, Default)]
 pub struct Machine {
-    /// Never goes back.
+    /// Log time: the latest stamp of an entry; it never goes back.
     pub(crate) time: LogTime,
     /// Counts commands that changed keys, queues or runs.
     pub(crate) revision: Revision,
@@ -151,7 +151,7 @@ impl Machine {
         (self.cluster.feature_level > FEATURE_LEVEL).then_some(self.cluster.feature_level)
     }
 
-    /// The replicated limits.
+    /// The replicated limits, as the cluster last set them.
     pub fn limits(&self) -> &Limits {
         self.cluster.limits()
     }

@@ -138,7 +138,7 @@ pub(crate) struct Base {
 /// Counts of a round, which follow from its arrivals and the processes.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Tally {
-    /// Arrivals that count.
+    /// How many arrivals count, as `Coordination::counts` decides it.
     pub counted: u32,
     /// Standbys in a round among all active processes.
     pub standbys: u32,

@@ -36,7 +36,7 @@ const STEP_ANSWER_BYTES: u64 = 24;
 #[derive(Clone)]
 pub(crate) struct Sessions {
     pub by_id: OrdMap<SessionId, Session>,
-    /// Makes opening retryable.
+    /// The session that each nonce opened: an opening that is sent again finds it.
     pub by_nonce: OrdMap<Nonce, SessionId>,
     /// Number of sessions ever opened, plus one: no id is used again.
     pub next: u64,

@@ -18,7 +18,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens at `host:port`.
+    /// Listens at `host:port`; a simulated network takes an IP address as host, and no name.
     pub async fn bind(address: &str) -> io::Result<Listener> {
         match simulated::network() {
             None => TcpListener::bind(address).await.map(Listener::Tcp),
@@ -29,7 +29,7 @@ impl Listener {
         }
     }
 
-    /// The next connection.
+    /// Waits for the next connection; one of the operating system comes without TLS.
     pub async fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Tcp(listener) => Ok(Stream::Tcp(listener.accept().await?.0)),
@@ -39,7 +39,7 @@ impl Listener {
         }
     }
 
-    /// Its local address.
+    /// The address that it listens at, with the port that the system chose for port 0.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Listener::Tcp(listener) => listener.local_addr(),

@@ -22,10 +22,10 @@ pub trait Connection: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin {
 
 /// A simulated listening port; dropping it closes the port.
 pub trait Port: Debug + Send + Sync {
-    /// The next connection.
+    /// Polls for the next connection to this port.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Connection>>>;
 
-    /// Its local address.
+    /// The address that it listens at.
     fn address(&self) -> SocketAddr;
 }
 

@@ -145,7 +145,7 @@ impl Stream {
         }
     }
 
-    /// Its two directions.
+    /// Splits it into a half to read from and a half to write to.
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         match self {
             Stream::Tcp(stream) => {

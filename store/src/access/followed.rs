@@ -51,7 +51,6 @@ impl<T: PartialEq + Send + Sync + 'static> Followed<T> {
         self.flag
     }
 
-    /// Where it lies.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

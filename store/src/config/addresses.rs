@@ -95,7 +95,7 @@ pub(super) fn parse_addresses(what: &'static str, list: &str) -> Result<Vec<Stri
     Ok(addresses)
 }
 
-/// Parses `1=host:port,2=host:port`.
+/// Parses `1=host:port,2=host:port`; each id and each address may be there once.
 pub(crate) fn parse_nodes(
     what: &'static str,
     list: &str,

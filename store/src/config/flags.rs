@@ -14,7 +14,7 @@ use super::addresses::host_name;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// A line of text for each event, for people.
     #[default]
     Pretty,
     /// One JSON object a line.

@@ -46,7 +46,7 @@ impl Shape {
 /// The cluster that a folder holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Its id.
+    /// The id that all of its nodes have written down.
     pub cluster_id: String,
     nodes: u16,
     /// None if the folder does not say.

@@ -81,7 +81,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the server works with.
 pub(crate) struct Serving {
-    /// What answers requests.
+    /// Answers the requests of all connections.
     pub(crate) router: Router,
     /// Counts what the port does.
     pub(crate) activity: Arc<PortActivity>,
@@ -233,7 +233,7 @@ pub(crate) fn descriptors() -> usize {
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
-/// Places of connections.
+/// The places that this process has for connections; its descriptors bound them.
 struct Room {
     max: usize,
     places: Arc<Semaphore>,

@@ -62,7 +62,7 @@ pub(crate) struct SessionAnswer {
     pub ttl_ms: u64,
     /// How many sequences from `ack` on may be in use.
     window: u64,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -158,7 +158,7 @@ pub(crate) struct RunAnswer {
     /// The run that this one ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Name>,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -238,7 +238,7 @@ pub(crate) struct JobDeletedAnswer {
     pub runs: u64,
     /// Runs that are still there: call again.
     pub left: u64,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -270,7 +270,7 @@ pub(crate) async fn delete_job(
     commit(&app, &caller, session, command, fitting).await
 }
 
-/// Whose runs.
+/// The job whose runs are listed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RunsParams {
@@ -297,14 +297,14 @@ pub(crate) struct Freshness {
 /// The runs of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RunsAnswer {
-    /// Oldest first.
+    /// The runs, oldest first.
     pub runs: Vec<RunInfo>,
     /// When it was so.
     #[serde(flatten)]
     pub seen: Seen,
 }
 
-/// All jobs.
+/// All jobs of the cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct JobsAnswer {
     /// In order of their names.
@@ -330,7 +330,7 @@ pub(crate) async fn runs(
     }
 }
 
-/// All jobs.
+/// All jobs of the cluster, in order of their names.
 #[utoipa::path(
     get, path = "/v1/jobs", operation_id = "jobs", tag = "runs", params(Freshness),
     responses((status = 200, description = "The jobs", body = JobsAnswer), ReadProblems)
@@ -366,7 +366,7 @@ pub(crate) async fn majority(State(app): State<App>) -> Answered<Majority> {
     Ok(Json(app.node()?.majority().ok_or_else(unknown)?))
 }
 
-/// All nodes.
+/// All nodes of the cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct NodesAnswer {
     /// In order of their ids.
@@ -382,7 +382,7 @@ pub(crate) async fn nodes(State(app): State<App>) -> Answered<NodesAnswer> {
     Ok(Json(NodesAnswer { nodes: app.node()?.status().await.nodes }))
 }
 
-/// Who leads.
+/// Who leads, and in which term.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LeaderAnswer {
     /// The leader; null if the answering node knows none.
@@ -406,7 +406,7 @@ pub(crate) async fn leader(State(app): State<App>) -> Answered<LeaderAnswer> {
 pub(crate) struct AddNodeRequest {
     /// Its id, never used before.
     pub node: NodeId,
-    /// Its address, `host:port`.
+    /// Where clients and other nodes will reach it, `host:port`.
     pub address: String,
 }
 
@@ -417,7 +417,7 @@ pub(crate) struct NodeRequest {
     pub node: NodeId,
 }
 
-/// Who should lead.
+/// The voter that should lead.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct TransferRequest {
     /// The node; the most advanced voter when left out.
@@ -425,10 +425,10 @@ pub(crate) struct TransferRequest {
     pub to: Option<NodeId>,
 }
 
-/// It is done.
+/// The operator's request was carried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AdminAnswer {
-    /// Always true.
+    /// Always true: a request that fails is answered with a problem.
     pub done: bool,
 }
 
@@ -479,7 +479,7 @@ pub(crate) async fn remove_node(
     administer(&app, &caller, Admin::RemoveNode { node }).await
 }
 
-/// Hands leadership over.
+/// Hands leadership over to the named voter, or to the most advanced one.
 #[utoipa::path(
     post, path = "/v1/leader/transfer", operation_id = "leader_transfer", tag = "cluster",
     request_body(content = TransferRequest, example = json!({"to": 2})),

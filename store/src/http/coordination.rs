@@ -37,9 +37,9 @@ type Answered<T> = Result<Json<T>, Failure>;
 /// What a lease command came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LeaseAnswer {
-    /// The outcome.
+    /// What the lease command came to.
     pub outcome: LeaseOutcome,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -47,9 +47,9 @@ pub(crate) struct LeaseAnswer {
 /// What a process command came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ProcessAnswer {
-    /// The outcome.
+    /// What the process command came to.
     pub outcome: ProcessOutcome,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -57,9 +57,9 @@ pub(crate) struct ProcessAnswer {
 /// What a round command came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RoundAnswer {
-    /// The outcome.
+    /// What the round command came to.
     pub outcome: RoundOutcome,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -151,7 +151,7 @@ pub(crate) async fn round(
     commit(&app, &caller, session, Command::Round(command), fitting).await
 }
 
-/// A lease's feed.
+/// The lease whose feed is read, and what the reader has of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct FeedRequest {
     /// Id of the lease.
@@ -297,7 +297,7 @@ pub(crate) async fn processes(
     }
 }
 
-/// Rounds that gather.
+/// The rounds of a run that gather.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RoundsAnswer {
     /// In byte order of their names.
@@ -429,7 +429,7 @@ pub(crate) async fn closed(
 /// What to think away.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PlanRequest {
-    /// Job and run.
+    /// Job and run to plan for.
     #[serde(flatten)]
     pub scope: Scope,
     /// Hosts that would be lost.
@@ -443,7 +443,7 @@ pub(crate) struct PlanRequest {
 /// What the next advance would give.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PlanAnswer {
-    /// It.
+    /// The iteration that would begin, or what it would wait for.
     #[serde(flatten)]
     pub plan: Plan,
     /// When it was so.
@@ -494,10 +494,10 @@ pub(crate) struct IterationParams {
     pub stale: bool,
 }
 
-/// The latest iteration.
+/// The latest iteration of the job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct IterationAnswer {
-    /// It.
+    /// The iteration, and the caller's part in it.
     #[serde(flatten)]
     pub iteration: IterationInfo,
     /// When it was so.
@@ -524,7 +524,7 @@ pub(crate) async fn iteration(
     }
 }
 
-/// Which events.
+/// The job whose events are listed, and from where on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventsParams {
@@ -549,7 +549,7 @@ pub(crate) struct EventsParams {
 /// Events of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct EventsAnswer {
-    /// Oldest first.
+    /// The events, oldest first.
     pub events: Vec<Event>,
     /// Events up to this revision are no longer kept.
     pub(crate) compacted: Revision,

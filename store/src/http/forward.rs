@@ -150,7 +150,7 @@ pub(crate) struct Steering {
 }
 
 impl Steering {
-    /// For one router.
+    /// The layer of one router, with room of its own for bodies.
     pub(crate) fn new(app: App) -> Steering {
         Steering { app, room: Room::default() }
     }

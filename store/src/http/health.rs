@@ -22,7 +22,7 @@ const APPLIED_BEHIND_MAX: u64 = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Check {
     name: &'static str,
-    /// What is wrong.
+    /// What is wrong; `Ok` if nothing is.
     verdict: Result<(), String>,
 }
 

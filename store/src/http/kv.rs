@@ -77,7 +77,7 @@ pub(crate) async fn commit<T>(
     fitting(&outcome, mark).map(Json).ok_or_else(|| unfitting(&outcome, mark))
 }
 
-/// Asks the state.
+/// Puts a question to the state; a refusal of the state machine is a failure here.
 pub(crate) async fn ask(
     app: &App,
     caller: &Principal,

@@ -16,10 +16,10 @@ use super::problem::extract::{Body, InSession, Params, SessionHeaders};
 use super::problem::{ChangeProblems, Failure, ReadProblems};
 use crate::principal::Principal;
 
-/// The replicated limits.
+/// The replicated limits, and when they held.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LimitsAnswer {
-    /// Each limit.
+    /// Each limit with its value, those at their defaults included.
     #[serde(flatten, serialize_with = "Whole::serialize")]
     pub(crate) limits: Limits,
     /// When it was so.
@@ -27,7 +27,7 @@ pub(crate) struct LimitsAnswer {
     pub seen: Seen,
 }
 
-/// The replicated limits.
+/// The replicated limits, each one with its value.
 #[utoipa::path(
     get, path = "/v1/limits", operation_id = "limits", tag = "cluster", params(Freshness),
     responses((status = 200, description = "The limits", body = LimitsAnswer), ReadProblems)

@@ -89,7 +89,7 @@ struct Inner {
     refused: Mutex<RecurringWith<NodeId, peers::PeerError>>,
     /// Client errors, as logged.
     troubles: Troubles,
-    /// See [`stream::UNDER_WAY_KIB_MAX`].
+    /// Bounds the commands and long answers under way on all streams, in KiB.
     stream_room: Room,
     /// The same for commands of leases, processes and rounds.
     first_room: Room,
@@ -122,7 +122,7 @@ pub(crate) struct StartedWith {
 
 /// A cluster id from a founder, and the sender to notify when it is on the disk.
 pub(crate) struct HandedOver {
-    /// The id.
+    /// Id of the new cluster.
     pub cluster_id: String,
     /// Notified once the id is on the disk.
     pub written: oneshot::Sender<()>,
@@ -130,7 +130,7 @@ pub(crate) struct HandedOver {
 
 /// A node that found its place.
 pub(crate) struct Running {
-    /// The node.
+    /// The running node: consensus, state and waits.
     pub node: Node,
     /// What it tells other nodes about itself.
     pub(crate) introduction: Arc<dyn peers::Introduction>,

@@ -73,7 +73,7 @@ impl Modify for SharedToken {
     }
 }
 
-/// What `/openapi.json` serves.
+/// The text that `/openapi.json` serves.
 pub(crate) static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     let document = complete::complete(&described_routes().into_openapi());
     let mut text = document.to_pretty_json().expect("the description is made of strings and maps");

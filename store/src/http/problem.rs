@@ -141,7 +141,7 @@ pub(crate) struct ProblemDocument {
     pub kind: String,
     /// What the code means; the same for each problem of the code.
     pub(crate) title: String,
-    /// The HTTP status.
+    /// The HTTP status of the answer.
     pub status: u16,
     /// What happened, and what to do about it.
     #[serde(flatten)]

@@ -14,10 +14,10 @@ use super::problem::extract::{Body, InSession, SessionHeaders};
 use super::problem::{ChangeProblems, ReadProblems};
 use crate::principal::Principal;
 
-/// A revoked token.
+/// A signed token that does not count any more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RevokedToken {
-    /// Its id.
+    /// Id of the token.
     pub token: Name,
     /// Log time until which this is kept, in milliseconds.
     until_ms: u64,
@@ -51,7 +51,7 @@ pub(crate) async fn tokens(State(app): State<App>) -> Answered<TokensAnswer> {
 /// A token to revoke.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RevokeTokenRequest {
-    /// Its id.
+    /// Id of the token to revoke.
     pub token: Name,
     /// Log time for which this is kept, in milliseconds: until the token has expired.
     pub(crate) keep_ms: u64,

@@ -65,7 +65,7 @@ impl Acting<'_> {
         Ok(filtered(self.principal, answer))
     }
 
-    /// As `Node::wait`.
+    /// Waits for conditions, as `Node::wait`, if the caller may read the keys.
     pub(crate) fn wait(
         self,
         scope: &Scope,
@@ -82,7 +82,7 @@ impl Acting<'_> {
         self.node.wait(scope, conditions, since, tells, waiting, ended)
     }
 
-    /// As `Node::watch`.
+    /// Watches keys, as `Node::watch`, if the caller may read them.
     pub(crate) fn watch(
         self,
         scope: &Scope,
@@ -93,7 +93,7 @@ impl Acting<'_> {
         self.node.watch(scope, prefix, from)
     }
 
-    /// As `Node::await_feed`.
+    /// Parks a request for a feed, as `Node::await_feed`, if the caller may see its topic.
     pub(crate) fn await_feed(
         self,
         topic: &Topic,

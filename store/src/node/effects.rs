@@ -17,11 +17,11 @@ use crate::raft::EffectSink;
 pub struct Effects {
     /// Limits for what is parked.
     pub(crate) parking: Arc<Parking>,
-    /// Parked waits.
+    /// The waits that are parked here: some of their conditions are not met.
     pub(crate) waits: Mutex<Waits>,
-    /// Parked feeds.
+    /// The requests for feeds that are parked here, until there is something to tell.
     pub(crate) feeds: Mutex<Feeds>,
-    /// Registered watches.
+    /// The watches that are registered here, by run and prefix.
     pub(crate) watches: Arc<Watches>,
     performed: AtomicU64,
 }

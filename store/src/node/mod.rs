@@ -120,7 +120,7 @@ struct Inner {
 pub(crate) struct Parts {
     /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
-    /// Its cluster.
+    /// Id of the cluster that the node belongs to.
     pub cluster_id: String,
     /// How it introduces itself to other nodes.
     pub access: Access,
@@ -128,9 +128,9 @@ pub(crate) struct Parts {
     pub ended_runs_kept: Duration,
     /// Reserves of disk and memory.
     pub reserves: Reserves,
-    /// The node's consensus.
+    /// The node's part in the cluster's consensus.
     pub consensus: Consensus,
-    /// The applied state.
+    /// The state as this node has applied it, shared with consensus.
     pub state: SharedState,
     /// What applied entries wake.
     pub effects: Arc<Effects>,
@@ -199,7 +199,7 @@ impl Node {
         node
     }
 
-    /// This node's id.
+    /// Id of this node, from 1.
     pub fn id(&self) -> NodeId {
         self.inner.id
     }
@@ -209,12 +209,12 @@ impl Node {
         &self.inner.access
     }
 
-    /// The cluster's id.
+    /// Id of the cluster that this node belongs to.
     pub fn cluster_id(&self) -> &str {
         &self.inner.cluster_id
     }
 
-    /// The node's consensus.
+    /// This node's part in the cluster's consensus.
     pub fn consensus(&self) -> &Consensus {
         &self.inner.consensus
     }

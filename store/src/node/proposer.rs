@@ -77,7 +77,7 @@ pub(crate) struct Ticket {
     pub proposal: Proposal,
     /// How large it is.
     pub size: Size,
-    /// Called once.
+    /// Called once, with the command's answer or why there is none.
     pub done: Done,
 }
 

@@ -29,7 +29,7 @@ const LED_TIME_MIN: Duration = Duration::from_secs(10);
 pub(crate) struct Free {
     /// Free for this process.
     pub bytes: u64,
-    /// The total.
+    /// All bytes there are, taken ones included; of a control group, its limit.
     pub of: u64,
 }
 
@@ -83,7 +83,7 @@ struct Present {
 }
 
 impl NodeRoom {
-    /// Not measured yet.
+    /// A room that is not measured yet: nothing is short.
     pub(crate) fn new(reserves: Reserves) -> NodeRoom {
         let (present, budget) = (Mutex::default(), Mutex::new(DiskBudget::beyond(u64::MAX)));
         NodeRoom { reserves, present, budget, shortage: ArcSwapOption::empty() }

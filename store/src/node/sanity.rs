@@ -9,10 +9,10 @@ use holdfast_api::{
 /// Largest `command_bytes_max`: half of the longest frame of a stream.
 const COMMAND_BYTES_CEILING: u64 = 32 * 1024 * 1024;
 
-/// Largest `list_page_max`.
+/// Most entries that `list_page_max` may allow.
 const LIST_PAGE_CEILING: u64 = 1_000_000;
 
-/// Least `lease_ttl_ms_min`.
+/// Least that `lease_ttl_ms_min` may be, in milliseconds: renewals need time.
 const LEASE_TTL_FLOOR_MS: u64 = 500;
 
 /// Longest time that a run may be ending.

@@ -53,11 +53,11 @@ struct Wait {
 /// A wait that no agent reports.
 #[derive(Debug)]
 pub(crate) struct UnreportedWait {
-    /// In which run.
+    /// The run whose keys it waits for.
     pub run: RunKey,
     /// Conditions that are missing, the first of them.
     pub missing: Vec<Condition>,
-    /// Conditions beyond those.
+    /// How many more conditions are missing.
     pub(crate) left_out: usize,
     /// For how long it has been parked here.
     pub(crate) blocked: Duration,

@@ -72,7 +72,7 @@ pub struct RestoreArgs {
     trainers_are_stopped: bool,
 }
 
-/// Makes the folder.
+/// Makes the folder of a node of a new cluster that begins with a backup.
 pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
     let nodes = &args.initial_cluster;
     if !nodes.contains_key(&args.node_id) {

@@ -120,7 +120,7 @@ const UNSETTLED_LOOK_EVERY: Duration = Duration::from_millis(20);
 pub struct View {
     /// Id of this node.
     pub id: NodeId,
-    /// Its current term.
+    /// The term that this node is in.
     pub term: u64,
     /// The leader, if it knows one.
     pub leader: Option<LeaderHint>,
@@ -164,7 +164,7 @@ impl View {
 /// The leader that a node follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follows {
-    /// It leads.
+    /// This node leads the cluster.
     Itself,
     /// It knows of no leader.
     Nobody {
@@ -175,9 +175,9 @@ pub enum Follows {
     },
     /// It follows another node.
     Leader {
-        /// The leader.
+        /// Id of the node that it follows.
         leader: NodeId,
-        /// The leader's term.
+        /// The term in which that node leads.
         term: u64,
         /// Time since the last message from it.
         silent: Duration,
@@ -559,7 +559,7 @@ impl Consensus {
         self.raft.trigger().purge_log(upto).await.map_err(|e| e.to_string())
     }
 
-    /// Stops.
+    /// Stops consensus on this node, and waits until it has stopped.
     pub async fn stop(&self) {
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "consensus did not stop cleanly");

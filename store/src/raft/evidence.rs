@@ -52,7 +52,7 @@ pub(crate) struct OpenChannel {
 pub enum Port {
     /// A process listens, running or paused.
     Listens,
-    /// No process listens.
+    /// The connection was refused: no process listens.
     Refuses,
     /// No answer in time.
     Silent,

@@ -37,9 +37,9 @@ pub struct LogStore {
 /// Size of the log in memory, for metrics and for deciding on snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogSize {
-    /// Number of entries.
+    /// How many entries are kept in memory.
     pub entries: usize,
-    /// Their bytes, roughly.
+    /// Bytes of their encoded commands, and `ENTRY_BYTES` more for each.
     pub bytes: usize,
 }
 
@@ -49,7 +49,7 @@ struct Memory {
     committed: Option<LogId>,
     purged: Option<LogId>,
     entries: VecDeque<RaftEntry>,
-    /// Bytes of `entries`.
+    /// Bytes of `entries`, as [`LogSize::bytes`] counts them.
     bytes: usize,
 }
 

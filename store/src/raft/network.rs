@@ -30,7 +30,7 @@ const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Makes connections to other nodes.
 pub struct Network {
-    /// This node.
+    /// Id of this node, which it names itself by.
     pub id: u64,
     /// What carries the messages.
     pub(crate) transport: Arc<dyn Transport>,

@@ -18,13 +18,13 @@ pub(crate) const PEER_HEADER: &str = "holdfast-peer";
 /// What a node sends about itself on a connection, in both directions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PeerHello {
-    /// Its cluster.
+    /// Id of the cluster that it belongs to.
     pub cluster_id: String,
     /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
     /// The node that it means to reach.
     pub to: NodeId,
-    /// Its version.
+    /// Version of its program.
     pub version: String,
     /// The newest feature level it supports.
     pub feature_level: u32,
@@ -46,7 +46,7 @@ pub(crate) struct PeerHello {
 pub struct Witness {
     /// The process that was seen; within one process a log does not shrink.
     pub boot: u64,
-    /// The log index.
+    /// Index of the last entry that was seen to be committed, and durable there.
     pub index: u64,
     /// The term; 0 if it is not known.
     #[serde(default)]

@@ -44,7 +44,7 @@ pub trait EffectSink: Send + Sync + 'static {
 /// The state and the last entry in it; one image.
 #[derive(Clone, Default)]
 pub struct AppliedState {
-    /// The state.
+    /// The state after the last entry.
     pub machine: Machine,
     /// The last entry in it.
     pub last: Option<LogId>,

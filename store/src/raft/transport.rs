@@ -15,12 +15,12 @@ use crate::storage::record::{LogIdRecord, LogRecord, VoteRecord};
 /// Why a message got no answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum TransportError {
-    /// No connection.
+    /// No connection to the node could be made.
     #[error("node {node} at {address} cannot be reached: {why}")]
     Unreachable {
         /// Node that was called.
         node: NodeId,
-        /// Its address, `host:port`.
+        /// Address of the node that was called, `host:port`.
         address: String,
         why: String,
     },
@@ -40,12 +40,12 @@ pub(crate) enum TransportError {
     },
 }
 
-/// Another node.
+/// The node that a message goes to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Target {
     /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
-    /// Its address, `host:port`.
+    /// Where the node is called, `host:port`.
     pub address: String,
 }
 

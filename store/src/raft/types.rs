@@ -66,7 +66,7 @@ type Listener = Box<dyn FnOnce(Result<Vec<Answer>, Problem>) + Send>;
 pub struct Done(Option<Listener>);
 
 impl Done {
-    /// Calls back once.
+    /// A listener that is called once: by [`Done::tell`], or when this is dropped.
     pub fn new(listener: impl FnOnce(Result<Vec<Answer>, Problem>) + Send + 'static) -> Done {
         Done(Some(Box::new(listener)))
     }

@@ -14,13 +14,13 @@ use crate::storage::record::{LogIdRecord, LogRecord, RecordError, SnapshotMetaRe
 /// heartbeat never waits for entries or a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
-    /// Entries, pipelined.
+    /// Entries, sent one after the other without waiting for the answers.
     Append,
-    /// Heartbeats.
+    /// Heartbeats, each answered before the next.
     Heartbeat,
     /// Votes and leadership transfer.
     Control,
-    /// Snapshots.
+    /// Snapshots, each as an offer and then its bytes.
     Snapshot,
 }
 
@@ -46,13 +46,13 @@ impl Channel {
 /// Entries, or a heartbeat without any.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Append {
-    /// The leader's claim.
+    /// The leader's vote: its claim to lead in its term.
     pub vote: VoteRecord,
     /// The entry before these.
     pub(crate) prev: Option<LogIdRecord>,
-    /// The leader's commit.
+    /// The last entry that the leader knows to be committed.
     pub commit: Option<LogIdRecord>,
-    /// The entries.
+    /// The entries to append; none in a heartbeat.
     pub entries: Vec<LogRecord>,
 }
 
@@ -138,7 +138,7 @@ pub(crate) enum Appended {
 /// empty one ends it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SnapshotOffer {
-    /// The leader's claim.
+    /// The leader's vote: its claim to lead in its term.
     pub vote: VoteRecord,
     /// What the snapshot covers.
     pub meta: SnapshotMetaRecord,

@@ -6,11 +6,11 @@ use tokio::sync::mpsc;
 
 /// A signal that stops a node.
 pub enum Signals {
-    /// SIGTERM and SIGINT.
+    /// SIGTERM and SIGINT from the operating system; either stops the node.
     System {
-        /// SIGTERM.
+        /// Receives SIGTERM, which stops the node.
         terminate: tokio::signal::unix::Signal,
-        /// SIGINT.
+        /// Receives SIGINT, which stops the node.
         interrupt: tokio::signal::unix::Signal,
     },
     /// Those that a simulation sends.

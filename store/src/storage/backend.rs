@@ -26,19 +26,19 @@ pub enum Operation {
         /// The last entry removed.
         upto: LogIdRecord,
     },
-    /// The vote.
+    /// The vote of this node, in the place of the one before.
     Vote(VoteRecord),
     /// How far the log was known to be committed: a restarted node may apply up to
     /// there at once. May lag.
     Committed(LogIdRecord),
     /// What another node was seen to hold. May lag.
     Witness {
-        /// The other node.
+        /// Id of the node whose log was seen.
         node: NodeId,
         /// How far its log was seen to reach.
         witness: WitnessRecord,
     },
-    /// The node's identity.
+    /// The log's copy of the node's identity.
     Identity(Identity),
     /// Writes everything anew, because the stored data is damaged.
     Rewrite(Box<LogImage>),
@@ -74,7 +74,7 @@ fn is_unknown(term: &u64) -> bool {
 /// Changes that become durable together and in this order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// The changes.
+    /// The changes, in the order in which they are made.
     pub operations: Vec<Operation>,
     /// Whether [`LogBackend::write`] returns only when they are durable.
     pub sync: bool,
@@ -85,7 +85,7 @@ pub struct Batch {
 pub struct LogImage {
     /// Present entries, in order, without a gap, the first one right after `purged`.
     pub entries: Vec<LogRecord>,
-    /// The vote.
+    /// The latest vote of this node; none if it has not voted.
     pub vote: Option<VoteRecord>,
     /// How far the log was known to be committed.
     pub committed: Option<LogIdRecord>,

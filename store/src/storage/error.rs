@@ -49,7 +49,7 @@ pub enum StorageError {
         file: PathBuf,
         /// What is wrong with it.
         what: String,
-        /// What to do.
+        /// What an operator should do about it.
         advice: Advice,
     },
     /// The disk is full.
@@ -79,7 +79,7 @@ pub enum StorageError {
          its own", dir = dir.display()
     )]
     InUse {
-        /// The data folder.
+        /// The data folder, or the log in it.
         dir: PathBuf,
     },
     /// The folder holds something else.
@@ -88,7 +88,7 @@ pub enum StorageError {
          folder as --data-dir", dir = dir.display()
     )]
     NotOurs {
-        /// The data folder.
+        /// The folder that was to be a data folder.
         dir: PathBuf,
         /// One of the files in it.
         found: String,
@@ -99,9 +99,9 @@ pub enum StorageError {
          or give node {wanted} a --data-dir of its own", dir = dir.display()
     )]
     OtherNode {
-        /// The data folder.
+        /// The data folder that was to be opened.
         dir: PathBuf,
-        /// The folder's node.
+        /// Id of the node that the folder belongs to.
         found: NodeId,
         /// Id of this node.
         wanted: NodeId,
@@ -112,11 +112,11 @@ pub enum StorageError {
          --initial-cluster; a node never changes its cluster", dir = dir.display()
     )]
     OtherCluster {
-        /// The data folder.
+        /// The data folder that was to be opened.
         dir: PathBuf,
-        /// The folder's cluster.
+        /// Id of the cluster that the folder belongs to.
         found: String,
-        /// This node's cluster.
+        /// Id of the cluster that was asked for.
         wanted: String,
     },
     /// The folder has an identity but no log.
@@ -125,9 +125,9 @@ pub enum StorageError {
         dir = dir.display(), advice = Advice::NewNode
     )]
     LogMissing {
-        /// The data folder.
+        /// The data folder that was to be opened.
         dir: PathBuf,
-        /// The folder's node.
+        /// Id of the node that the folder belongs to.
         node: NodeId,
     },
     /// Files created in it would belong to another user than the node's.
@@ -136,7 +136,7 @@ pub enum StorageError {
          `sudo -u '#{owner}' holdfast-store …`", dir = dir.display()
     )]
     NotOwner {
-        /// The data folder.
+        /// The data folder that was to be opened.
         dir: PathBuf,
         /// Its owner's user id.
         owner: u32,
@@ -147,7 +147,7 @@ pub enum StorageError {
         dir = dir.display(), advice = Advice::RestoreFile
     )]
     IdentityMissing {
-        /// The data folder.
+        /// The data folder that was to be opened.
         dir: PathBuf,
     },
     /// The two copies of the identity differ: the folder mixes parts of two.
@@ -156,7 +156,7 @@ pub enum StorageError {
          two; {advice}", dir = dir.display(), advice = Advice::RestoreFile
     )]
     IdentityMismatch {
-        /// The data folder.
+        /// The data folder that was to be opened.
         dir: PathBuf,
         /// The identity in the file.
         file: String,
@@ -169,9 +169,9 @@ pub enum StorageError {
          version that wrote it, or a later one", file = file.display()
     )]
     UnknownFormat {
-        /// The file.
+        /// The file, or the folder of the log.
         file: PathBuf,
-        /// Its format.
+        /// The format version that it has.
         found: u32,
         /// The highest that this version reads.
         known: u32,

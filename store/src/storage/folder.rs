@@ -74,7 +74,7 @@ enum EmptyPlace {
     Memory(MemoryDisk, Writer),
 }
 
-/// A node's storage.
+/// The opened storage of a node: its identity, its log and its snapshots.
 pub struct Storage {
     identity: Identity,
     log: Log,
@@ -270,7 +270,7 @@ impl Storage {
         Storage { identity, log, image, last_index, snapshots, folder }
     }
 
-    /// The folder's identity.
+    /// The identity that the folder holds: cluster and node.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -280,7 +280,7 @@ impl Storage {
         self.last_index
     }
 
-    /// The log.
+    /// Another handle to the log.
     pub fn log(&self) -> Log {
         self.log.clone()
     }
@@ -290,7 +290,7 @@ impl Storage {
         self.image.lock().take()
     }
 
-    /// The snapshots.
+    /// Another handle to the snapshots.
     pub fn snapshots(&self) -> SnapshotStore {
         self.snapshots.clone()
     }

@@ -116,7 +116,7 @@ impl Log {
         self.shared.queue.writes_for()
     }
 
-    /// The writer's counters.
+    /// The counters of the log writer.
     pub fn stats(&self) -> &Arc<WriteStats> {
         &self.shared.stats
     }

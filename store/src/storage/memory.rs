@@ -27,7 +27,7 @@ struct Disk {
     /// Written but not synced, in order.
     pending: Vec<Operation>,
     snapshots: BTreeMap<String, Arc<Vec<u8>>>,
-    /// Syncs do nothing.
+    /// Whether syncs do nothing, so that what they acknowledge is lost in a crash.
     lies: bool,
     /// The result of writes, and whether one has failed.
     fails: Option<io::ErrorKind>,
@@ -47,7 +47,7 @@ impl Disk {
 }
 
 impl MemoryDisk {
-    /// An empty disk.
+    /// A disk on which nothing was written yet.
     pub fn new() -> MemoryDisk {
         MemoryDisk::default()
     }

@@ -68,7 +68,7 @@ impl Offload {
         answered.await.map_err(|_| StorageError::Stopped)
     }
 
-    /// Drops something big.
+    /// Drops something big; with threads, on one that may block, and without waiting for it.
     pub(crate) fn discard<T: Send + 'static>(self, garbage: T) {
         match self {
             Offload::Inline => drop(garbage),

@@ -32,7 +32,7 @@ pub enum RecordError {
     Impossible(String),
 }
 
-/// Encodes a record.
+/// Encodes a record as MessagePack, with the names of its fields.
 pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     rmp_serde::to_vec_named(record).expect("records have no maps with failing keys")
 }
@@ -59,7 +59,7 @@ pub struct LogIdRecord {
     pub term: u64,
     /// The leader's node id.
     pub node: u64,
-    /// Position, from 0.
+    /// Its position in the log, from 0.
     pub index: u64,
 }
 
@@ -75,7 +75,7 @@ pub struct VoteRecord {
     pub committed: bool,
 }
 
-/// Voters and nodes.
+/// Who votes, and all nodes with their addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MembershipRecord {
@@ -90,7 +90,7 @@ pub struct MembershipRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeRecord {
-    /// `host:port`.
+    /// Where the other nodes reach it, `host:port`.
     pub address: String,
 }
 
@@ -100,7 +100,7 @@ pub struct NodeRecord {
 pub struct StoredMembershipRecord {
     /// The entry; none before the cluster is formed.
     pub log_id: Option<LogIdRecord>,
-    /// The membership.
+    /// The voters and nodes from this entry on.
     pub membership: MembershipRecord,
 }
 

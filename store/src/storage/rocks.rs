@@ -84,7 +84,7 @@ pub struct RocksLog {
     reclaiming: Arc<Mutex<()>>,
 }
 
-/// A read-only database.
+/// A database that is only read, to load the log from it or to check it.
 struct View<'a> {
     db: &'a DB,
     dir: &'a Path,

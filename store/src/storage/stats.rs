@@ -22,7 +22,7 @@ type Observer = Box<dyn Fn(&Written) + Send + Sync>;
 /// Counters of the log writer; cheap to read at any time.
 #[derive(Default)]
 pub struct WriteStats {
-    /// Batches made durable.
+    /// Batches whose write returned only when they were durable.
     pub syncs: AtomicU64,
     /// Batches that did not wait for the disk.
     unsynced: AtomicU64,

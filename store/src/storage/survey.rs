@@ -16,9 +16,9 @@ use super::snapshot::{SnapshotFile, SnapshotOptions, check_level};
 
 /// A folder, read and checked completely.
 pub(crate) struct Survey {
-    /// The folder's identity.
+    /// The identity that the folder holds: cluster and node.
     pub identity: Identity,
-    /// Its log.
+    /// Everything that its log holds.
     pub log: LogImage,
     /// What its snapshot covers, and its bytes.
     pub snapshot: Option<(SnapshotMetaRecord, u64)>,

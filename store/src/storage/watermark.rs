@@ -52,7 +52,7 @@ impl Watermark {
         Ok(Watermark { file, path: path.to_owned(), value: 0 })
     }
 
-    /// Reads the file.
+    /// Opens the file and reads its number; a missing or damaged one is an error.
     pub fn open(path: &Path) -> Result<Watermark, StorageError> {
         let damaged = |what: &str| StorageError::damaged(path, what);
         let file = match File::options().read(true).write(true).open(path) {
@@ -94,7 +94,7 @@ impl Watermark {
         Ok(())
     }
 
-    /// Raises the number.
+    /// Raises the number without syncing it; a lower one changes nothing.
     pub(crate) fn raise(&mut self, value: u64) -> Result<(), StorageError> {
         if value > self.value {
             crash_point!(before WatermarkRaise);

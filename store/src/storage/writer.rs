@@ -43,7 +43,7 @@ pub enum Writer {
     Thread,
     /// A task: deterministic in a simulation, where the backend does not block.
     Task {
-        /// Joins the task.
+        /// The tracker that the task is spawned on.
         tracker: TaskTracker,
         /// How long each batch takes, in the simulation's time.
         latency: Box<dyn FnMut() -> Duration + Send>,

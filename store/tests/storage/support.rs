@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 pub const CLUSTER: &str = "cluster-under-test";
 
-/// Effects without waiters.
+/// A sink for effects that nothing waits for.
 pub struct NoEffects;
 
 impl EffectSink for NoEffects {

@@ -25,7 +25,7 @@ pub enum ClusterCommand {
         /// Id of the cluster; never changes.
         cluster_id: String,
     },
-    /// Replaces the limits.
+    /// Replaces all limits with these.
     SetLimits {
         /// The limits from now on.
         limits: Limits,

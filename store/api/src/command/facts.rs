@@ -70,9 +70,9 @@ impl<'c> Facts<'c> {
 /// Whom a command is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject<'c> {
-    /// No job.
+    /// No job: the command is about sessions or about the cluster.
     Nobody,
-    /// A job.
+    /// The job with this name, or a run of it.
     Job(&'c Name),
     /// Keys of a run.
     Keys(&'c Scope),
@@ -100,7 +100,7 @@ pub enum Turn {
     Tick,
     /// Before commands on keys: leases depend on it.
     First,
-    /// After the others.
+    /// After those that go early: commands on keys and all that have no other turn.
     Last,
 }
 

@@ -30,7 +30,7 @@ pub const PIPELINE_BYTES_MAX: usize = 1024 * 1024;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum KvOp {
-    /// Sets a key.
+    /// Sets a key to a value, whatever it had before.
     Put {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
@@ -85,7 +85,7 @@ pub enum KvOp {
         /// Bytes to add at the end of the value.
         value: Blob,
     },
-    /// Deletes a key.
+    /// Deletes a key; an absent one is no error, and the outcome says which it was.
     Delete {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
@@ -329,7 +329,7 @@ pub enum TransactionOp {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
-    /// Sets a key.
+    /// Sets a key to a value, whatever it had before.
     Put {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
@@ -343,14 +343,14 @@ pub enum TransactionOp {
         /// Number to add; wraps at the bounds of `i64` as TCPStore does.
         delta: i64,
     },
-    /// Appends, as [`KvOp::Append`].
+    /// Adds bytes to the end of a key's value, as [`KvOp::Append`].
     Append {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
         /// Bytes to add at the end of the value.
         value: Blob,
     },
-    /// Deletes a key.
+    /// Deletes a key; an absent one is no error.
     Delete {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
@@ -382,7 +382,7 @@ pub enum KvOutcome {
     Written,
     /// Outcome of an add or a max.
     Added {
-        /// The number afterwards.
+        /// The number that the key holds now.
         value: i64,
     },
     /// Both kinds of compare-and-set.

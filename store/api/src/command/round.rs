@@ -35,7 +35,7 @@ pub enum RoundCommand {
     Withdraw {
         /// The lease that all of them are attached to.
         lease: LeaseId,
-        /// Calls to withdraw.
+        /// The calls to withdraw; one that has not arrived yet is void, too.
         calls: Vec<CallId>,
     },
     /// Outcomes up to here were received: they need not be kept.

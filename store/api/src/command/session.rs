@@ -27,7 +27,7 @@ pub enum SessionCommand {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<LeaseId>,
     },
-    /// Renews a session.
+    /// Renews a session: its idle time counts anew from here.
     KeepAlive {
         /// Id of the session.
         session: SessionId,

@@ -13,13 +13,13 @@ pub const VARIABLE: &str = "HOLDFAST_CRASH";
 
 macro_rules! steps {
     ($($step:ident = $name:literal, $about:literal;)*) => {
-        /// A durable step.
+        /// A durable step of a node: something that it writes, renames or removes on its disk.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Step {
             $(#[doc = $about] $step,)*
         }
 
-        /// All of them.
+        /// All steps, in the order in which they are declared.
         pub const STEPS: &[Step] = &[$(Step::$step,)*];
 
         impl Step {
@@ -30,7 +30,7 @@ macro_rules! steps {
         }
 
         impl Point {
-            /// Its name.
+            /// The point's name, as `HOLDFAST_CRASH` gives it: `before-` or `after-`, and the step.
             pub fn as_str(self) -> &'static str {
                 match (self.side, self.step) {
                     $((Side::Before, Step::$step) => concat!("before-", $name),
@@ -92,7 +92,7 @@ pub enum Side {
 /// A point at which a process can end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
-    /// The step.
+    /// The step that the point lies before or after.
     pub step: Step,
     /// Before or after it.
     pub side: Side,
@@ -111,7 +111,7 @@ impl Step {
 }
 
 impl Point {
-    /// All points.
+    /// All points: two for each step, the one before it first.
     pub fn all() -> impl Iterator<Item = Point> {
         STEPS.iter().flat_map(|step| [step.before(), step.after()])
     }
@@ -150,7 +150,6 @@ thread_local! {
     static OBSERVED: RefCell<Option<Observed>> = const { RefCell::new(None) };
 }
 
-/// See [`super::observe`].
 pub(super) fn observe(name: &str, passed: impl Fn() + 'static) -> Result<(), String> {
     let point = Point::named(name).ok_or_else(|| {
         let known: Vec<&str> = Point::all().map(Point::as_str).collect();

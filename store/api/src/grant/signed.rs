@@ -42,7 +42,7 @@ pub struct Claims {
     pub name: Name,
     /// Its role, maybe one of a later version.
     pub role: String,
-    /// Its jobs.
+    /// Patterns of the jobs that a token of the role `job` is for; empty for other roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobPattern>,
     /// When it was made, in milliseconds since 1970, UTC: it is not valid before.
@@ -135,7 +135,7 @@ impl PublicKey {
         PublicKey { id: id.parse().expect("letters and digits are a name"), public }
     }
 
-    /// Its id.
+    /// The key's id: `k` and the first 8 hexadecimal digits of the key.
     pub fn id(&self) -> &Name {
         &self.id
     }
@@ -217,7 +217,7 @@ impl PublicKeys {
         self.0.iter().find(|key| key.id == *id)
     }
 
-    /// All of them.
+    /// All keys of the file, in its order.
     pub fn iter(&self) -> impl Iterator<Item = &PublicKey> {
         self.0.iter()
     }
@@ -241,7 +241,7 @@ pub enum SigningKeyError {
 }
 
 impl SigningKey {
-    /// A new one.
+    /// Makes a new key from the system's random numbers.
     pub fn generate() -> Result<SigningKey, SigningKeyError> {
         let pair = AsymmetricKeyPair::<V4>::generate().map_err(|_| SigningKeyError::NoRandom)?;
         SigningKey::of(pair.secret)
@@ -254,7 +254,7 @@ impl SigningKey {
         Ok(SigningKey { secret, public })
     }
 
-    /// Its public half.
+    /// The public half of the key, which nodes verify tokens with.
     pub fn public(&self) -> &PublicKey {
         &self.public
     }

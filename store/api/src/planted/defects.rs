@@ -6,7 +6,7 @@ use super::VARIABLE;
 
 macro_rules! defects {
     ($($(#[$about:meta])* $defect:ident = $name:literal,)*) => {
-        /// A defect.
+        /// A defect that can be planted in a process, one at a time.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Defect {
             $($(#[$about])* $defect,)*
@@ -81,7 +81,6 @@ defects! {
 
 static PLANTED: OnceLock<Option<Defect>> = OnceLock::new();
 
-/// See [`super::plant`].
 pub(super) fn plant(name: &str) -> Result<(), String> {
     let defect = named(name)?;
     match PLANTED.get_or_init(|| Some(defect)) {

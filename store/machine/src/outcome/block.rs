@@ -25,7 +25,7 @@ const SUCCEEDED: &[u8] = b"succeeded";
 /// How a member left the block.
 pub(crate) enum Exit<'a> {
     Said(&'a Blob),
-    /// Without a report.
+    /// It left no report: its exit was withdrawn, void at a deadline, or it entered again.
     Unfinished(AgainstWhy),
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Facts {
     /// Log time up to which timers have fired, by the commands so far.
     pub reached: LogTime,
     pub is_advance: bool,
-    /// Arrivals that count.
+    /// How many arrivals count.
     pub arrived: u32,
     /// Processes that it waits for.
     pub missing: u32,

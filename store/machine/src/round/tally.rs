@@ -122,7 +122,7 @@ impl Coordination {
         self.tally(process, false, 0);
     }
 
-    /// Counts it again.
+    /// Adds a process's counts to everything that it waits in, after it has changed.
     pub fn count(&mut self, process: ProcessId, time: LogTime) {
         self.tally(process, true, time);
     }

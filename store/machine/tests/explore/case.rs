@@ -14,7 +14,7 @@ pub const PARTICIPANTS: usize = 2 * PROCESSES;
 /// Calls of one incarnation.
 pub const CALLS: usize = 4;
 
-/// Names of rounds.
+/// How many names of rounds a case has at most.
 pub const NAMES: usize = 3;
 
 /// Hosts. Process n is on host n unless the case says otherwise.
@@ -104,7 +104,7 @@ pub enum Kind {
     Vote,
     /// The entry to an atomic block.
     Entry,
-    /// Its exit.
+    /// The exit from an atomic block.
     Exit,
 }
 

@@ -61,7 +61,7 @@ impl Facts<'_> {
         })
     }
 
-    /// Arrivals that count.
+    /// The arrivals that count: over all processes, spares and newcomers in an advance do not.
     pub fn counted(&self, key: Key, round: &Round) -> Participants {
         match self.is_over_all(key) {
             true => round.participants() - self.spares(round) - self.apart(key),

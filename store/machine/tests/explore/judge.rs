@@ -7,7 +7,7 @@ use crate::case::{
 use crate::server::{Answer, Command, Event, Key, Outcome, Why};
 use crate::world::{Caller, Doing};
 
-/// A violation.
+/// What the judge finds wrong: a property that does not hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// An outcome names an incarnation that had ended at its witness.
@@ -240,7 +240,7 @@ impl Ghost {
         None
     }
 
-    /// Notes a call.
+    /// Notes that an incarnation has made a call, before any answer to it.
     pub fn calls(
         &mut self,
         case: &Case,

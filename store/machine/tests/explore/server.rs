@@ -106,7 +106,7 @@ pub enum Answer {
     Fenced,
 }
 
-/// A closed round.
+/// A closed round and what its members are told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Outcome {
     pub generation: u8,
@@ -476,7 +476,7 @@ impl Act<'_> {
         self.join(participant, call, step, scope);
     }
 
-    /// A new arrival.
+    /// Adds a call that is not known yet to its round.
     fn join(&mut self, participant: Participant, call: u8, step: u8, scope: u8) {
         let step = self.rules.case.step(participant, step);
         let key = Key { name: step.name, scope, kind: step.kind, quorum: step.quorum };

@@ -26,7 +26,7 @@ pub enum Doing {
 /// The caller in one incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Caller {
-    /// The latest call.
+    /// The number of its latest call.
     pub call: u8,
     /// The step of the program that it waits in, or that comes next.
     pub at: u8,

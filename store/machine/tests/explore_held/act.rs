@@ -4,7 +4,7 @@ use crate::case::{PROCESSES, Participant, Participants, Rule, Tick};
 use crate::clause::Clause;
 use crate::server::{Arrived, Call, Command, Event, Held, Rules, Server, Why};
 
-/// One command.
+/// Carries out one command, and collects what follows from it.
 pub struct Act<'s, 'c> {
     pub server: &'s mut Server,
     pub rules: Rules<'c>,

@@ -249,7 +249,7 @@ pub const QUORUM: Case = Case {
     ..PLAIN
 };
 
-/// A lock.
+/// A lock: a quorum of one, which three processes want.
 pub const LOCK: Case = Case {
     name: "lock",
     rule: Rule::Quorum { min: 1, max: 1 },

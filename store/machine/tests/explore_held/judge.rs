@@ -35,7 +35,7 @@ pub enum Violation {
     Stuck,
 }
 
-/// The judge's observations.
+/// What the judge has seen so far.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Ghost {
     /// The latest generation, and its members.

@@ -19,7 +19,7 @@ impl Rules<'_> {
     }
 }
 
-/// The latest generation.
+/// The latest generation of the held round, and who still holds it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Held {
     pub generation: u8,

@@ -58,7 +58,7 @@ pub struct World {
     cut: [Option<Tick>; PROCESSES],
     /// When the run of the first incarnations ended.
     run_ended: Option<Tick>,
-    /// Faults so far.
+    /// How many faults of each kind have happened; the case sets the most.
     happened: Faults,
     pub ghost: Ghost,
 }

@@ -19,7 +19,7 @@ type CallKey = (ProcessId, Incarnation, u64);
 /// Name, scope, conclusion, whether it is a quorum, and whether it is held.
 type Key = (Blob, Among, Conclusion, bool, bool);
 
-/// Observations so far.
+/// What the answers and events have shown so far.
 #[derive(Default)]
 struct Observer {
     revision: Revision,

@@ -21,7 +21,7 @@ type Key = (Blob, Among, Conclusion, bool);
 /// Allowance after which a lost process counts as stopped.
 const DRIFT_MS: u64 = 500;
 
-/// Observations so far.
+/// What the answers have shown so far.
 #[derive(Default)]
 pub struct Watcher {
     revision: Revision,

@@ -20,7 +20,7 @@ pub enum Which {
     Latest,
     Older,
     Unknown,
-    /// All, or none.
+    /// Generation 0: in a release all that the process holds, elsewhere none.
     Zero,
 }
 

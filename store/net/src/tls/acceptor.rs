@@ -24,7 +24,7 @@ const CLIENT_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// The peer's identity, by its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caller {
-    /// Another node.
+    /// Another node: it asked for the protocol of nodes, and has a certificate of their authority.
     Peer,
     /// A client with a certificate of the clients' authority.
     Certified,
@@ -38,7 +38,7 @@ pub enum AcceptError {
     /// The peer does not speak TLS; its message may be shown to it.
     #[error("it does not speak TLS")]
     Plain(Stream),
-    /// The handshake failed.
+    /// The handshake failed, or the connection ended before it.
     #[error("{0}")]
     Failed(#[from] io::Error),
 }
@@ -100,7 +100,7 @@ impl Acceptor {
         Ok(Acceptor(Arc::new(Inner { files, clients, peers })))
     }
 
-    /// The files.
+    /// The files that its certificates and authorities are read from.
     pub fn files(&self) -> &AcceptorFiles {
         &self.0.files
     }

@@ -43,13 +43,12 @@ impl Dialer {
         Ok(Dialer(Arc::new(Inner { ca, identity, peers, kept })))
     }
 
-    /// A client's dialer with the same authority: this machine uses it to ask its own
-    /// node.
+    /// The file with the authority that vouches for the hosts it connects to.
     pub fn authority(&self) -> &File {
         &self.0.ca
     }
 
-    /// Its certificate.
+    /// The certificate that it shows; none if it has none, as a client may.
     pub fn identity(&self) -> Option<&Identity> {
         self.0.identity.as_ref()
     }

@@ -23,9 +23,9 @@ const CERTIFICATES_MAX: usize = 1024;
 /// A file, and the flag that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// Such as `--tls-cert`.
+    /// The flag that names the file, such as `--tls-cert`.
     pub flag: &'static str,
-    /// Where it is.
+    /// The path that the flag was given.
     pub path: PathBuf,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for File {
 /// A certificate, its intermediates, and its private key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The certificate, PEM.
+    /// The certificate and its intermediates, PEM.
     pub cert: File,
     /// Its private key, PEM.
     pub key: File,
@@ -60,7 +60,7 @@ pub enum TlsError {
     Invalid {
         /// Flag and path of the file.
         file: String,
-        /// What is wrong.
+        /// What is wrong with its content.
         why: String,
     },
     /// A certificate and a key that do not match.
@@ -68,9 +68,9 @@ pub enum TlsError {
         "{cert} and {key} cannot be used together: {why}; give the key that the certificate was made for"
     )]
     Unfit {
-        /// The certificate.
+        /// Flag and path of the certificate.
         cert: String,
-        /// The key.
+        /// Flag and path of the key.
         key: String,
         /// The TLS library's error.
         why: String,

@@ -35,7 +35,7 @@ impl Default for Room {
 /// A whole body, and the room that it takes until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Received {
-    /// The body.
+    /// The bytes of the body.
     pub bytes: Bytes,
     _room: Option<OwnedSemaphorePermit>,
 }

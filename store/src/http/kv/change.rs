@@ -55,7 +55,7 @@ type Answered<T> = Result<Json<T>, Failure>;
 /// A key to change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct KeyRequest {
-    /// Whose key.
+    /// Job and run that the key belongs to.
     #[serde(flatten)]
     pub scope: Scope,
     /// The key, or the queue.
@@ -65,7 +65,7 @@ pub(crate) struct KeyRequest {
 /// A key and a value to store, to append or to push.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct KeyValueRequest {
-    /// Whose key.
+    /// Job and run that the key belongs to.
     #[serde(flatten)]
     pub scope: Scope,
     /// The key, or the queue.
@@ -77,7 +77,7 @@ pub(crate) struct KeyValueRequest {
 /// A number to add to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AddRequest {
-    /// Whose key.
+    /// Job and run that the key belongs to.
     #[serde(flatten)]
     pub scope: Scope,
     /// The key; absent, it counts as 0.
@@ -89,7 +89,7 @@ pub(crate) struct AddRequest {
 /// A number to raise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct MaxRequest {
-    /// Whose key.
+    /// Job and run that the key belongs to.
     #[serde(flatten)]
     pub scope: Scope,
     /// The key; absent, it is set.
@@ -101,7 +101,7 @@ pub(crate) struct MaxRequest {
 /// A value to replace if it is the expected one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CasRequest {
-    /// Whose key.
+    /// Job and run that the key belongs to.
     #[serde(flatten)]
     pub scope: Scope,
     /// Key: any bytes, up to `key_bytes_max`.
@@ -115,7 +115,7 @@ pub(crate) struct CasRequest {
 /// A value to replace if it was not changed since.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CasRevisionRequest {
-    /// Whose key.
+    /// Job and run that the key belongs to.
     #[serde(flatten)]
     pub scope: Scope,
     /// Key: any bytes, up to `key_bytes_max`.
@@ -156,17 +156,17 @@ pub(crate) struct TransactionRequest {
 /// The change was made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct WrittenAnswer {
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
 
-/// The number.
+/// The number after an add or a max.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AddedAnswer {
-    /// The number now.
+    /// The number that the key holds now.
     pub value: i64,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -180,7 +180,7 @@ pub(crate) struct ComparedAnswer {
     pub value: Option<Blob>,
     /// Revision of the key's last change; 0 if it is absent.
     pub(crate) modified: Revision,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -190,7 +190,7 @@ pub(crate) struct ComparedAnswer {
 pub(crate) struct DeletedAnswer {
     /// Whether there was anything to delete.
     existed: bool,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -200,7 +200,7 @@ pub(crate) struct DeletedAnswer {
 pub(crate) struct PushedAnswer {
     /// The queue's length with it.
     pub length: u64,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -212,7 +212,7 @@ pub(crate) struct PoppedAnswer {
     pub value: Option<Blob>,
     /// The queue's length before.
     pub length: u64,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -224,7 +224,7 @@ pub(crate) struct TransactionAnswer {
     succeeded: bool,
     /// One for each step of the branch taken.
     pub outcomes: Vec<TransactionOutcome>,
-    /// When.
+    /// When the change was made, and whether by an earlier try.
     #[serde(flatten)]
     pub mark: Mark,
 }
@@ -259,7 +259,7 @@ fn compared(outcome: &KvOutcome, mark: Mark) -> Option<ComparedAnswer> {
     Some(ComparedAnswer { swapped: *swapped, value: value.clone(), modified: *modified, mark })
 }
 
-/// Sets a key.
+/// Sets a key to a value, whatever it had before.
 #[utoipa::path(
     post, path = "/v1/kv/put", operation_id = "kv_put", tag = "keys", params(SessionHeaders),
     request_body(content = KeyValueRequest, example = json!({"job": "web", "key": "greeting", "value": "hello"})),

@@ -137,7 +137,7 @@ pub(crate) async fn wait(
     }
 }
 
-/// What to watch.
+/// Which keys to watch, and from which revision on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct WatchRequest {
     /// Job and run that the keys belong to.
@@ -159,7 +159,7 @@ pub(crate) enum WatchLine {
     /// The watch is over; start another, from one more than the last revision
     /// received.
     Ended {
-        /// Why.
+        /// Why the watch ended.
         problem: ProblemDocument,
     },
     /// All changes of one revision. Without changes: everything up to this

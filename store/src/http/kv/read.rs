@@ -18,7 +18,7 @@ type Answered<T> = Result<Json<T>, Failure>;
 /// A key to ask about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GetRequest {
-    /// Whose key.
+    /// Job and run that the key belongs to.
     #[serde(flatten)]
     pub scope: Scope,
     /// The key, or the queue.
@@ -34,14 +34,14 @@ pub(crate) struct KeysRequest {
     /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
-    /// The keys.
+    /// The keys that are asked about.
     pub keys: Vec<Blob>,
     /// Answer from this node's own state, however old.
     #[serde(default)]
     pub stale: bool,
 }
 
-/// Keys to list.
+/// Which keys to list, a page at a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ListRequest {
     /// Job and run that the keys belong to.
@@ -64,7 +64,7 @@ pub(crate) struct ListRequest {
     pub stale: bool,
 }
 
-/// Keys to count.
+/// Which keys to count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CountRequest {
     /// Job and run that the keys belong to.
@@ -104,7 +104,7 @@ pub(crate) struct EntriesAnswer {
     pub seen: Seen,
 }
 
-/// Whether keys exist.
+/// Whether all of the keys exist.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CheckAnswer {
     /// Whether all of them exist, as keys or as queues that are not empty.
@@ -126,7 +126,7 @@ pub(crate) struct PageAnswer {
     pub seen: Seen,
 }
 
-/// How many.
+/// How many keys start with the prefix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CountAnswer {
     /// The number of keys.
@@ -188,7 +188,7 @@ async fn page_of(app: &App, caller: &Principal, request: ListRequest) -> Answere
     }
 }
 
-/// One key.
+/// One key with its value and its history.
 #[utoipa::path(
     post, path = "/v1/kv/get", operation_id = "kv_get", tag = "keys",
     request_body(content = GetRequest, example = json!({"job": "web", "key": "greeting"})),

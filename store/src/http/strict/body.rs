@@ -92,7 +92,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Walks one value.
+/// Checks one value of the body against its shape, and all values in it.
 struct Walk<'w> {
     shape: &'w Shape,
     place: Place<'w>,

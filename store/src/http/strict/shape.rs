@@ -11,17 +11,17 @@ const NESTING_MAX: usize = 32;
 /// What a value may be.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Shape {
-    /// Any text.
+    /// Any text; nothing of it is checked.
     Text,
     /// Text that its type parses: a [`holdfast_api::Name`].
     Name,
-    /// A [`SecretId`](holdfast_api::SecretId).
+    /// A [`SecretId`](holdfast_api::SecretId): hexadecimal digits, or a whole number.
     Id,
     /// One of these texts.
     Choice(Vec<String>),
     /// A whole number in this range, ends included.
     Whole(i128, i128),
-    /// True or false.
+    /// A boolean, true or false.
     Flag,
     /// A list with a bounded number of items.
     List(Box<Shape>, usize, usize),

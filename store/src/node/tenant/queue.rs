@@ -109,7 +109,7 @@ pub(crate) enum Refused<T> {
 }
 
 impl<T> Sender<T> {
-    /// Never waits.
+    /// Queues an item of a tenant, or gives it back with the reason; never waits.
     pub(crate) fn try_send(&self, tenant: Tenant, cost: u64, item: T) -> Result<(), Refused<T>> {
         if self.tell.is_closed() {
             return Err(Refused::Closed(item));

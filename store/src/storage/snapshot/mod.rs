@@ -61,7 +61,7 @@ pub trait SnapshotDraft: Write + Send {
 
 /// The bytes of a snapshot.
 pub trait SnapshotImage: Send + Sync {
-    /// Size in bytes.
+    /// Length of the whole file, in bytes.
     fn length(&self) -> u64;
     /// Reads some from `offset` on; 0 at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -344,7 +344,7 @@ impl fmt::Debug for SnapshotFile {
 }
 
 impl SnapshotFile {
-    /// What it covers.
+    /// The last entry and the membership that it covers.
     pub fn meta(&self) -> &SnapshotMetaRecord {
         &self.meta
     }

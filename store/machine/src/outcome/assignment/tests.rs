@@ -196,7 +196,7 @@ fn a_tree_backfills_within_its_domains() {
     assert_eq!(job.lose(&[1, 6, 7], &steps), ranks("0 . 2 3 4 1 . ."));
 }
 
-/// NVRx: `test_reserve`.
+/// NVRx: its test `test_reserve`.
 #[test]
 fn a_reserve_stands_in_from_the_nearest_domain() {
     let steps = tree(layer(None, 1, 0, "r"), layer(Some("host"), 1, 3, "r"));
@@ -296,7 +296,7 @@ fn terms_that_changed_hold_for_the_root() {
     assert_eq!(job.left_out, [(4, 0)]);
 }
 
-/// NVRx: `test_perf_reserve_backfill`.
+/// NVRx: its test `test_perf_reserve_backfill`.
 #[test]
 fn a_big_job_keeps_almost_all_ranks() {
     let layers = vec![layer(None, 1, 15_000, "rb"), layer(Some("host"), 8, 0, "rb")];
