@@ -27,7 +27,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// How long the agent may take, and a former incarnation may last.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two steps.
+/// Pause between two steps of a member.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How often a held generation is acquired, to measure it.

@@ -87,8 +87,7 @@ impl NativeHolds {
         NativeLock { process, owner, name, generation: Arc::default() }
     }
 
-    /// Says that the generation is built here, and waits until it is everywhere;
-    /// [`Process::ready`].
+    /// Says that the generation is built here; see [`Process::ready`].
     fn ready(&self, py: Python<'_>, generation: Generation, timeout: Option<f64>) -> PyResult<()> {
         let deadline = deadline(py, timeout)?;
         let process = self.process.clone();
