@@ -173,7 +173,7 @@ pub(crate) enum KvCommand {
     },
     /// Print the length of a queue
     Length {
-        /// The queue to measure
+        /// The queue whose length to print
         #[arg(value_parser = argument::blob(), value_name = "KEY")]
         queue: Blob,
     },
