@@ -33,7 +33,7 @@ pub(crate) const HELP: Styles = Styles::styled()
 /// The values of `--color`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum When {
-    /// On a terminal, unless NO_COLOR is set.
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb.
     #[default]
     Auto,
     /// Wherever the output goes.

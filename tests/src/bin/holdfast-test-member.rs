@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How often a held generation is acquired, to measure it.
 const ACQUIRES: u32 = 10_000;
 
-/// How often the whole group is asked for a subgroup of its first ranks.
+/// How many ranks the subgroup has; they are the first of the group.
 const SUBGROUP_RANKS: u32 = 2;
 
 fn main() {
