@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{clock, json_lines};
 
-/// Nanoseconds on [`clock::now`].
+/// A moment in nanoseconds since the machine was started, by [`clock::now`].
 pub type Moment = u64;
 
 /// A program's name within a history: one operating-system process.
@@ -28,7 +28,7 @@ pub type Program = String;
 pub struct Record {
     /// When: read before something begins, and after it has ended.
     pub at: Moment,
-    /// The recorded event.
+    /// What happened, or began, at that moment.
     pub what: What,
 }
 
@@ -49,13 +49,13 @@ pub enum What {
         run: String,
         /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// Active or standby.
+        /// Whether it registers as active or as standby.
         role: Role,
         /// The numbers that it gives.
         #[serde(default)]
         policy: Box<Policy>,
     },
-    /// It is registered.
+    /// The program's process is registered.
     Joined {
         /// Incarnation that this registration was given.
         incarnation: Incarnation,
@@ -87,16 +87,16 @@ pub enum What {
     },
     /// The process is about to leave.
     Leave,
-    /// It has left.
+    /// The process has left for good.
     Left,
     /// The runner of the programs is about to kill one.
     Kill {
-        /// The killed program.
+        /// Name of the program that is killed.
         program: Program,
     },
     /// A program is dead, as the system reports.
     Dead {
-        /// The dead program.
+        /// Name of the program that is dead.
         program: Program,
         /// Its exit status, in words.
         how: String,
@@ -104,9 +104,9 @@ pub enum What {
     /// From here on these programs may be taken for dead without knowing it:
     /// they, or the agent that speaks for them, are being paused or killed.
     Suspect {
-        /// The suspected programs.
+        /// Names of the programs that may be taken for dead.
         programs: Vec<Program>,
-        /// The injected fault.
+        /// What is done to them, for people.
         why: String,
     },
     /// The store's own account. Testimony, not evidence.
@@ -137,10 +137,10 @@ pub struct Arrival {
 pub struct Round {
     /// The name that its callers gave it.
     pub name: String,
-    /// What it decides.
+    /// What the round decides.
     #[serde(default)]
     pub verb: Verb,
-    /// Its scope.
+    /// Its scope: which processes it is for.
     #[serde(default)]
     pub among: Among,
 }
@@ -179,7 +179,7 @@ pub enum Verb {
     Live,
     /// The first arrivals: the others are left out, and stay alive.
     Quorum,
-    /// The next iteration.
+    /// The next iteration of the job.
     Advance,
     /// A vote over the values of all members.
     Vote(VoteRule),

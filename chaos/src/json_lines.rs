@@ -21,7 +21,7 @@ pub enum Error {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error.
+        /// The system's error on reading it.
         source: std::io::Error,
     },
     /// A whole line is not what is written there.
@@ -41,7 +41,7 @@ pub fn path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.{EXTENSION}"))
 }
 
-/// Writes one line.
+/// Appends a value to a file, as one line of JSON.
 pub fn append(file: &mut File, line: &impl Serialize) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(line)?;
     line.push(b'\n');

@@ -20,9 +20,9 @@ pub struct Operation {
     pub call: Moment,
     /// Read after the answer had come; none if it never came.
     pub returned: Option<Moment>,
-    /// The request.
+    /// What the client asked for.
     pub action: Action,
-    /// The known outcome.
+    /// What the client knows of the outcome.
     pub outcome: Outcome,
 }
 
@@ -30,26 +30,26 @@ pub struct Operation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
-    /// Reads a key.
+    /// Reads the value of a key.
     Read,
-    /// Sets a key.
+    /// Sets a key, whatever it was before.
     Write {
-        /// Its new value.
+        /// The value that the key gets.
         value: String,
     },
     /// Sets a key on one connection of a host, and reads it on another one.
     Show {
-        /// Its new value.
+        /// The value that the key gets.
         value: String,
     },
     /// Sets a key if it has a value; an empty expectation is met by absence.
     CompareAndSet {
         /// The value that must be there.
         expected: String,
-        /// The new one.
+        /// The value to put in its place.
         value: String,
     },
-    /// Deletes a key.
+    /// Deletes a key, if it is there.
     Delete,
     /// Asks whether a key exists.
     Check,
@@ -94,12 +94,12 @@ pub enum Action {
     Unwatch,
     /// Asks for a lease and registers processes on it.
     Grant {
-        /// Its TTL.
+        /// The TTL that is asked for, in milliseconds.
         ttl_ms: u64,
         /// Number of processes on it.
         processes: u32,
     },
-    /// Renews a lease.
+    /// Renews a lease for another TTL.
     KeepAlive {
         /// Id of the lease.
         lease: LeaseId,
@@ -113,12 +113,12 @@ pub enum Action {
     Acquire,
     /// Writes to the guarded file with the token of the lock.
     Guard {
-        /// The fencing token.
+        /// The fencing token of the lock.
         token: u64,
     },
     /// Gives the lock back.
     Release {
-        /// The fencing token.
+        /// The fencing token of the lock.
         token: u64,
     },
     /// Sends an addition under a number of a session that may have been sent before.
@@ -134,7 +134,7 @@ pub enum Action {
 pub enum Outcome {
     /// It was done, with an answer.
     Ok {
-        /// The answer.
+        /// What the store answered.
         answer: Answer,
         /// The revision that the store gave for it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,7 +171,7 @@ pub enum Answer {
     Existed(bool),
     /// Whether the key exists.
     Exists(bool),
-    /// A sum.
+    /// The sum after an addition.
     Sum(i64),
     /// A list or a set.
     Elements(Vec<String>),
@@ -188,7 +188,7 @@ pub enum Answer {
     Alive(bool),
     /// The processes of a lease.
     Processes(Vec<ProcessSeen>),
-    /// A fencing token.
+    /// The fencing token of a lock that was taken.
     Token(u64),
     /// Whether the guarded file took the write.
     Accepted(bool),
@@ -198,7 +198,7 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// The key.
+    /// The key that was changed.
     pub key: String,
     /// Its new value; none if it was deleted.
     pub value: Option<String>,

@@ -166,7 +166,7 @@ impl Order {
 /// Alternatives, each of them orders that would have to hold.
 #[derive(Debug, Clone)]
 pub struct Choice {
-    /// The alternatives.
+    /// For each alternative, the orders that would have to hold.
     pub ways: Vec<Vec<Before>>,
 }
 

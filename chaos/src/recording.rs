@@ -48,7 +48,7 @@ pub struct ClientFile {
 }
 
 impl ClientFile {
-    /// Makes `FOLDER/history/CLIENT.jsonl`.
+    /// Makes `FOLDER/history/CLIENT.jsonl`, which must not be there yet.
     pub fn create(folder: &Path, client: &str) -> std::io::Result<ClientFile> {
         let folder = folder.join(HISTORY);
         fs::create_dir_all(&folder)?;
@@ -100,7 +100,7 @@ pub enum Error {
     Description {
         /// The file that was read.
         path: PathBuf,
-        /// The parse error.
+        /// What is wrong with its JSON, and where.
         why: serde_json::Error,
     },
     /// There is nothing to judge.

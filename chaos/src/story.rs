@@ -40,7 +40,7 @@ pub struct Participant {
     pub incarnation: Incarnation,
     /// The revision of its registration that it got.
     pub since: Revision,
-    /// Its program.
+    /// The program that registered it.
     pub program: Program,
     /// The role of its registration.
     pub role: Role,
@@ -73,9 +73,9 @@ pub struct Participant {
 /// One call of an incarnation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// The call.
+    /// The arrival that it makes.
     pub arrival: Arrival,
-    /// When it began.
+    /// When the call began.
     pub at: Moment,
     /// The answer, and when; none if that was not recorded.
     pub answer: Option<(Moment, Answer)>,

@@ -22,7 +22,7 @@ pub const DEFINITE_PERCENT_MIN: u64 = 90;
 /// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// The verdict.
+    /// Whether the run passes, fails, or is undecided.
     pub verdict: Verdict,
     /// Why it is that, worst first.
     pub reasons: Vec<String>,
@@ -202,7 +202,7 @@ fn verdict(
 
 /// Missing parts of a record.
 struct Gaps {
-    /// In words.
+    /// What is missing, in words.
     doubts: Vec<String>,
     /// Whether clients made calls that it does not hold: whatever looks wrong may be
     /// explained by one of them, and is not the cluster's fault.

@@ -14,7 +14,7 @@ impl Deadline {
         Deadline(Instant::now().checked_add(duration))
     }
 
-    /// At this instant.
+    /// Makes a deadline of an instant.
     pub fn at(instant: Instant) -> Self {
         Deadline(Some(instant))
     }

@@ -24,7 +24,7 @@ pub struct Events {
 /// Some events that follow each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventsPage {
-    /// The oldest first.
+    /// The events in the order of the log, the oldest first.
     pub events: Vec<Event>,
     /// Registrations, ends and promotions up to this revision are no longer kept.
     pub compacted: Revision,

@@ -231,7 +231,7 @@ impl LeaderTracker {
         self.endpoints.tried()
     }
 
-    /// See [`Endpoints::patience`].
+    /// How many times the usual limit an attempt at a node may take; see [`Endpoints::patience`].
     pub(crate) fn patience(&self, address: &str) -> u32 {
         self.endpoints.patience(address)
     }

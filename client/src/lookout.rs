@@ -17,7 +17,7 @@ use crate::liveness::{Liveness, PeerState};
 /// to twice as long: a command that asks once needs none, and clients that lost the
 /// same leader do not come together.
 pub(crate) const LOOKOUT_AFTER: Duration = Duration::from_secs(1);
-/// Pauses between tries.
+/// Longest pause after the first failure; it doubles with each further one, up to `PAUSE_MAX`.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A lookout that is silent for this long is probed, and given up when it does not

@@ -13,7 +13,7 @@ pub const PARCELS_MAX: usize = 1024;
 /// Most bytes of parcels that wait for a consumer; one parcel is always taken.
 pub const PARCEL_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What is delivered.
+/// An item that a [`Mailbox`] delivers to its consumer.
 pub(crate) trait Parcel {
     /// Bytes that it holds on to, about.
     fn bytes(&self) -> usize;

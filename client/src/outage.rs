@@ -39,7 +39,7 @@ pub enum Outage {
         /// What its nodes say.
         cause: OutageCause,
     },
-    /// It answers again.
+    /// The store answers again after an outage that was reported.
     Over {
         /// How long the outage was.
         lasted: Duration,

@@ -25,7 +25,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 /// What a reply says about the node that sent it.
 #[derive(Debug, PartialEq)]
 pub(crate) enum News {
-    /// Nothing new.
+    /// The reply says nothing about who leads.
     None,
     /// It does not lead; it may know which node does.
     NotLeader(Option<LeaderHint>),

@@ -16,7 +16,7 @@ pub enum TokenFileError {
     Unreadable {
         /// Path of the file.
         path: PathBuf,
-        /// Why reading failed.
+        /// The system's error on opening or reading the file.
         why: io::Error,
     },
     /// It does not hold tokens.

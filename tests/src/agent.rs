@@ -10,7 +10,7 @@ use crate::process::Process;
 /// measure.
 #[derive(Debug)]
 pub struct Agent {
-    /// The agent's process.
+    /// The process of `holdfast-agent serve`.
     pub process: Process,
     address: String,
 }

@@ -36,12 +36,12 @@ const RELEASE_VARIABLE: &str = "HOLDFAST_RELEASE_BINARIES";
 /// Programs of one version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Build {
-    /// None: this workspace's.
+    /// Folder of the programs; `None` for those of this workspace.
     folder: Option<PathBuf>,
 }
 
 impl Build {
-    /// Of this workspace.
+    /// The programs of this workspace.
     pub fn this() -> Build {
         Build::default()
     }

@@ -219,7 +219,7 @@ impl Cluster {
         self.node_mut(id).build = build.clone();
     }
 
-    /// Sends SIGKILL.
+    /// Ends a node with SIGKILL.
     pub fn kill(&mut self, id: NodeId) {
         self.process(id).kill();
         self.node_mut(id).process = None;
@@ -231,7 +231,7 @@ impl Cluster {
         self.node_mut(id).paused = true;
     }
 
-    /// Sends SIGCONT.
+    /// SIGCONT: a paused node goes on.
     pub fn resume(&mut self, id: NodeId) {
         self.process(id).signal(Signal::SIGCONT);
         self.node_mut(id).paused = false;
@@ -602,7 +602,7 @@ pub fn job(name: &str) -> Scope {
     Scope { job: name_of(name), run: None }
 }
 
-/// A name.
+/// Parses a name that the test knows to be good.
 pub fn name_of(name: &str) -> Name {
     name.parse().expect("tests use good names")
 }

@@ -23,7 +23,7 @@ pub const COMES: &str = r"exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT
 /// A command under `holdfast-agent run`.
 #[derive(Debug)]
 pub struct Command {
-    /// `holdfast-agent run`.
+    /// The process of `holdfast-agent run`.
     pub agent: Process,
     /// Where its TCPStore clients connect.
     pub address: String,

@@ -28,7 +28,7 @@ impl Disk {
         mounted.then(|| Disk(at))
     }
 
-    /// Its mount point.
+    /// Where the disk is mounted.
     pub fn path(&self) -> &Path {
         &self.0
     }

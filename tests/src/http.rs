@@ -20,14 +20,14 @@ const SERVED_WITHIN: Duration = Duration::from_secs(60);
 /// Pause between a request that was not served and the next.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// An answer.
+/// A whole answer of a node.
 #[derive(Debug, Clone)]
 pub struct Response {
-    /// Its status code.
+    /// The HTTP status code.
     pub status: u16,
-    /// Its headers.
+    /// All headers of the answer.
     pub headers: HeaderMap,
-    /// Its whole body.
+    /// The body, read to its end.
     pub body: Bytes,
 }
 
@@ -48,7 +48,7 @@ impl Response {
     }
 }
 
-/// GET without headers.
+/// Sends a GET without headers.
 pub async fn get(address: &str, path: &str) -> Result<Response, String> {
     send(address, Method::GET, path, &[], "").await
 }
@@ -129,7 +129,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Opens a connection.
+    /// Opens a connection in plain text.
     pub async fn open(address: &str) -> Result<Connection, String> {
         Connection::open_over(None, address).await
     }
@@ -141,7 +141,7 @@ impl Connection {
         Ok(Connection { address: address.to_owned(), sender, connection })
     }
 
-    /// Sends one request.
+    /// Sends one request, and reads the whole answer.
     pub async fn send(
         &mut self,
         method: &Method,

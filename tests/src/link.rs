@@ -47,14 +47,14 @@ pub enum Heard {
     Answer {
         /// Number of the call.
         seq: u64,
-        /// The store's answer.
+        /// What the store answered.
         answer: Answer,
     },
-    /// A refusal.
+    /// A call that was refused.
     Problem {
         /// Number of the call.
         seq: u64,
-        /// The refusal.
+        /// Why the call was refused.
         problem: Problem,
     },
     /// The answer to a question.
@@ -62,7 +62,7 @@ pub enum Heard {
         /// Number of the call.
         seq: u64,
     },
-    /// No message follows.
+    /// No message follows, for this reason.
     Over(Over),
 }
 
@@ -72,11 +72,11 @@ pub enum Heard {
 pub enum Over {
     /// The lease has ended.
     LeaseLost,
-    /// The agent ends.
+    /// The agent is about to end.
     Stopped,
     /// The connection's rules were broken.
     Refused {
-        /// The reason.
+        /// Which rule was broken, and what to do.
         reason: String,
     },
 }

@@ -53,7 +53,7 @@ pub struct Tally {
     pub acknowledged: u64,
     /// Additions of unknown outcome.
     pub unknown: u64,
-    /// Calls that failed.
+    /// Calls that failed, whatever is known of their effect.
     pub failed: u64,
     /// The counter at the end.
     pub last: i64,

@@ -26,7 +26,7 @@ impl Logs {
         self.expected.push(text.to_owned());
     }
 
-    /// Unexpected lines.
+    /// Lines of errors and panics that the test does not expect.
     fn unexpected(&self) -> Vec<String> {
         let mut found = Vec::new();
         for file in &self.files {

@@ -35,7 +35,7 @@ impl Process {
         Process { name: name.to_owned(), child, log: log.to_owned(), log_start }
     }
 
-    /// Its process id.
+    /// The process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -106,9 +106,9 @@ impl Process {
 pub struct Ended {
     /// Its exit code; none if a signal ended it.
     pub code: Option<i32>,
-    /// Standard output.
+    /// All that it wrote to standard output.
     pub stdout: String,
-    /// Standard error.
+    /// All that it wrote to standard error.
     pub stderr: String,
 }
 

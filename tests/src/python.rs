@@ -166,7 +166,7 @@ impl Script {
         Script::start_command(cluster, name, command)
     }
 
-    /// Runs any program.
+    /// Runs a program as if it were a script.
     pub fn start_command(
         cluster: &mut Cluster,
         name: &str,
@@ -220,7 +220,7 @@ impl Script {
         self.heard.borrow().lines[from..self.passed - 1].to_vec()
     }
 
-    /// Sends SIGKILL.
+    /// Sends SIGKILL; does not wait for the end.
     pub fn kill(&mut self) {
         self.child.start_kill().expect("the program runs");
     }

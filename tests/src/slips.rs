@@ -11,9 +11,9 @@ const TWICE: char = '\u{1}';
 
 /// One call of the description.
 pub struct Call<'d> {
-    /// `GET` or `POST`.
+    /// The method in capitals, such as `GET`.
     pub method: String,
-    /// Its path.
+    /// The path, as the description writes it.
     pub path: String,
     operation: &'d Value,
     document: &'d Value,
@@ -30,7 +30,7 @@ struct Slip {
 /// A request that is wrong in one place.
 #[derive(Debug, Clone)]
 pub struct BadRequest {
-    /// Path and parameters.
+    /// The path with its parameters.
     pub address: String,
     /// The body, if the call takes one.
     pub body: Option<String>,

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::http::connect;
 use crate::patience::patiently;
 
-/// One upgraded connection.
+/// A connection to a node, upgraded to the protocol of clients.
 #[derive(Debug)]
 pub struct RawStream {
     /// The node's first message.

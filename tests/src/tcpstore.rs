@@ -33,7 +33,7 @@ pub mod op {
     pub const BARRIER: u8 = 18;
 }
 
-/// One connection.
+/// A connection of a TCPStore client.
 #[derive(Debug)]
 pub struct TcpStore {
     stream: TcpStream,
@@ -140,7 +140,7 @@ impl TcpStore {
         self.send(op::ADD, &[&key(name), &delta.to_le_bytes()]).await;
     }
 
-    /// COMPARE_SET.
+    /// COMPARE_SET; answers the value that comes back.
     pub async fn compare_set(&mut self, name: &str, expected: &[u8], desired: &[u8]) -> Vec<u8> {
         self.send(op::COMPARE_SET, &[&key(name), &text(expected), &text(desired)]).await;
         self.bytes("a COMPARE_SET").await

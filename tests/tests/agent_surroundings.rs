@@ -13,7 +13,6 @@ fn status(process: impl std::fmt::Display, field: &str) -> String {
     value.unwrap_or_else(|| panic!("{field} is missing in: {text}")).trim().to_owned()
 }
 
-/// A process's niceness.
 fn niceness(process: i32) -> String {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
     let (_, fields) = text.rsplit_once(") ").expect("a name stands in brackets");

@@ -5,7 +5,7 @@ use holdfast_tests::tcpstore::TcpStore;
 use holdfast_tests::{Agent, Cluster, eventually};
 use tokio::task::JoinSet;
 
-/// Groups at once.
+/// Groups that are formed at once.
 const GROUPS: usize = 64;
 /// Hosts, and members of a group on each of them.
 const HOSTS: usize = 2;

@@ -316,7 +316,7 @@ async fn a_rank_that_a_filter_left_out_is_not_waited_for_by_the_ranked() {
     assert_eq!(next.generation, begun[0].generation);
 }
 
-/// All enter.
+/// All enter one atomic block; answers its generation.
 async fn enter(processes: &[Process]) -> u64 {
     let entered =
         all_call(

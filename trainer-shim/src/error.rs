@@ -52,7 +52,7 @@ pub enum Error {
         whose: Option<(ProcessId, Incarnation)>,
         /// Id of the lease.
         lease: LeaseId,
-        /// The last error.
+        /// How the connection to the agent ended, in words.
         reason: String,
     },
     /// There is no agent, or it does not take this program.
@@ -62,9 +62,9 @@ pub enum Error {
         socket.display()
     )]
     NoAgent {
-        /// Its control socket.
+        /// Path of the agent's control socket.
         socket: PathBuf,
-        /// Why.
+        /// Why the agent cannot be joined, in words.
         reason: String,
     },
     /// The round failed at its deadline. The call is void; a new call is a new
@@ -94,7 +94,7 @@ pub enum Error {
     Revoked {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// When and why.
+        /// When the generation was revoked, and why.
         failure: Box<RoundFailure>,
     },
     /// Processes at a held round want different things. The call is void.
@@ -135,7 +135,7 @@ pub enum Error {
     ValuesLost {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// Why.
+        /// Why the payloads cannot be read.
         error: Box<Error>,
     },
     /// The caller's deadline passed and the call was withdrawn.
@@ -163,7 +163,7 @@ pub enum Error {
     Void {
         /// Token that was checked.
         fence: Box<Fence>,
-        /// Why.
+        /// Why the token is void, in words.
         why: String,
     },
     /// A file could not be put in its place.
@@ -171,7 +171,7 @@ pub enum Error {
     File {
         /// File that was to be replaced.
         path: PathBuf,
-        /// The system's error.
+        /// The system's error, in words.
         reason: String,
     },
     /// The host's handle was closed.

@@ -77,7 +77,7 @@ pub struct Lease {
 pub struct LeaseTerms {
     /// Number of the lease.
     pub id: LeaseId,
-    /// Granted TTL.
+    /// The TTL that the store granted: how long the lease lives without a renewal.
     pub ttl: Duration,
     /// How long processes with it go on without an answer of the store.
     pub store_lost_max: Duration,
@@ -294,7 +294,7 @@ impl Lease {
         lease
     }
 
-    /// The granted terms.
+    /// The terms that the lease was granted with.
     pub fn terms(&self) -> LeaseTerms {
         LeaseTerms { id: self.id(), ttl: self.ttl(), store_lost_max: self.store_lost_max() }
     }

@@ -75,7 +75,7 @@ pub const NAME_BYTES_MAX: usize = 128;
 /// What a communicator should be. All members pass the same.
 #[derive(Debug, Clone, Default)]
 pub struct Spec {
-    /// Its members.
+    /// Which processes are its members.
     pub among: Among,
     /// Terms that all must agree on, and the limits.
     pub holding: Holding,
@@ -106,7 +106,7 @@ pub enum AcquireError {
     Running {
         /// Name of the group.
         group: String,
-        /// How many calls.
+        /// How many calls are in progress.
         running: u32,
     },
     /// The library failed in freeing a communicator. The agent will end this process.

@@ -281,7 +281,7 @@ pub(crate) fn held(
     )
 }
 
-/// Where processes meet.
+/// The job, and the run if there is one, in words.
 pub(crate) fn place(Scope { job, run }: &Scope) -> String {
     match run {
         Some(run) => format!("job {job}, run {run}"),

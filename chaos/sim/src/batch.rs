@@ -28,11 +28,11 @@ pub struct Batch {
 /// How the seeds of a batch ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Promises kept.
+    /// Seeds that kept every promise.
     pub passed: u64,
-    /// Promises broken.
+    /// Seeds that broke a promise.
     pub failed: u64,
-    /// Undecided.
+    /// Seeds that ended without a verdict.
     pub unknown: u64,
     /// Tried before, and not again.
     pub skipped: u64,

@@ -29,9 +29,9 @@ pub struct Subject {
     pub id: NodeId,
     /// Counts the processes that it ran as.
     pub boot: u64,
-    /// The node.
+    /// The node as it runs.
     pub node: Node,
-    /// Its disk.
+    /// The disk that the node writes to.
     pub disk: MemoryDisk,
 }
 

@@ -155,7 +155,7 @@ impl Simulation {
         (host_of(members[0]), host_of(members[1]))
     }
 
-    /// Injects a fault.
+    /// Notes a fault in the journal, and injects it.
     pub fn harm(&mut self, fault: Fault) {
         self.journal.note(format_args!("FAULT {fault:?}"));
         match fault {

@@ -17,7 +17,7 @@ use crate::violation::Violation;
 pub enum Flap {
     /// The follower's connections to the leader are reset, and new ones refused.
     Refused,
-    /// They are reset.
+    /// The follower's connections to the leader are reset, and new ones are made.
     Reset,
     /// One of the two does not hear the other.
     OneWay,
@@ -28,9 +28,9 @@ pub enum Flap {
 /// One follower whose link flaps so often.
 #[derive(Debug, Clone, Copy)]
 pub struct Flaps {
-    /// How.
+    /// How the link flaps.
     pub flap: Flap,
-    /// How often.
+    /// How many times it flaps.
     pub times: u32,
 }
 

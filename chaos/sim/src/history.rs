@@ -17,7 +17,7 @@ pub enum Wish {
     Add { counter: &'static str },
     /// Sets a key that no other client sets, to a number above all before.
     Put { key: String, number: i64 },
-    /// Reads a counter.
+    /// Reads the number of a counter.
     Read { counter: &'static str },
 }
 
@@ -26,7 +26,7 @@ pub enum Wish {
 pub struct Call {
     /// Number of the client.
     pub client: usize,
-    /// The request.
+    /// What the client asked for.
     pub wish: Wish,
     /// When, in simulated milliseconds.
     pub invoked: u64,

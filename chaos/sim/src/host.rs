@@ -33,7 +33,7 @@ impl fmt::Display for HostId {
     }
 }
 
-/// A host.
+/// A simulated machine, with a clock and a source of randomness of its own.
 pub struct Host {
     id: HostId,
     network: Arc<dyn simulated::Network>,

@@ -53,7 +53,7 @@ impl Journal {
         self.0.lock().turn
     }
 
-    /// Writes one line.
+    /// Writes one line: the time, the host that runs now, and `what`.
     pub fn note(&self, what: impl fmt::Display) {
         let mut state = self.0.lock();
         let mut line = std::mem::take(&mut state.line);

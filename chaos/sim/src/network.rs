@@ -176,7 +176,7 @@ enum Event {
     },
 }
 
-/// Cheap to clone.
+/// The simulated network between all hosts. Cheap to clone.
 #[derive(Clone)]
 pub struct Network(Arc<Mutex<State>>);
 
@@ -185,7 +185,7 @@ struct State {
     journal: Journal,
     random: SmallRng,
     links: BTreeMap<(HostId, HostId), Link>,
-    /// Hosts without power.
+    /// Hosts that have lost their power.
     dark: BTreeSet<HostId>,
     ports: BTreeMap<HostId, Open>,
     wires: BTreeMap<ConnectionId, Wire>,
@@ -244,7 +244,7 @@ impl Network {
         }
     }
 
-    /// Restores its power.
+    /// A host has its power again.
     pub fn power_on(&self, host: HostId) {
         self.0.lock().dark.remove(&host);
     }

@@ -93,7 +93,7 @@ impl Slot {
 pub struct Start {
     /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
-    /// Its disk.
+    /// The disk that it writes to.
     pub disk: MemoryDisk,
     /// Milliseconds that each write of it takes longer.
     pub slow_ms: Arc<AtomicU64>,

@@ -47,7 +47,7 @@ const PROGRESS_MIN: u64 = 3;
 /// The state of a node's disk after its process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Power {
-    /// All writes stay.
+    /// All writes stay, the unsynced ones too.
     Kept,
     /// Unsynced writes are lost, but for the first so many.
     Lost,
@@ -55,7 +55,7 @@ pub enum Power {
 
 /// A store node of the simulation.
 pub struct Machine {
-    /// Its disk.
+    /// The disk, which outlives its processes.
     pub disk: MemoryDisk,
     /// Milliseconds that each write takes longer.
     pub slow_ms: Arc<AtomicU64>,
@@ -85,28 +85,28 @@ pub struct Options {
 /// The result of a seed.
 #[derive(Debug)]
 pub struct Report {
-    /// Violations found.
+    /// The promises that were broken, as the checks saw it.
     pub violations: Vec<Violation>,
     /// A summary of the run, in words.
     pub summary: String,
     /// Lines of the journal, and their digest.
     pub journal: (u64, u64),
-    /// Faults that happened.
+    /// The faults that were injected, in words.
     pub faults: Vec<String>,
 }
 
 /// A seed that is being simulated.
 pub struct Simulation {
     options: Options,
-    /// Log of events.
+    /// The journal that all events go into.
     pub journal: Journal,
-    /// The network.
+    /// The network between all hosts.
     pub network: Network,
     /// Randomness of what is done to the cluster.
     pub random: SmallRng,
-    /// All hosts.
+    /// All hosts: those of store nodes and those of clients and trainers.
     pub machines: BTreeMap<HostId, Host>,
-    /// The store nodes.
+    /// The store nodes, also those that are down.
     pub nodes: BTreeMap<NodeId, Machine>,
     /// What clients and trainers got as answers.
     pub records: Records,
@@ -383,7 +383,7 @@ impl Simulation {
         Report { violations, summary, journal: self.journal.digest(), faults: self.faults }
     }
 
-    /// So many milliseconds.
+    /// Simulates so many milliseconds.
     pub fn steps(&mut self, millis: u64) {
         (0..millis).for_each(|_| self.step());
     }

@@ -46,7 +46,7 @@ pub enum Violation {
     Refused { client: usize, why: String },
     /// A node stopped without a reason.
     Stopped { node: NodeId, why: String },
-    /// A thread panicked.
+    /// A thread of the simulation panicked.
     Panicked { what: String },
     /// A thread that is not simulated was started.
     Threads { names: Vec<String> },

@@ -180,13 +180,13 @@ impl Worker {
 pub struct Trainer {
     /// Its number, and that of its process.
     pub trainer: usize,
-    /// Number of trainers.
+    /// How many trainers the job has.
     pub world: u32,
     /// Seed of its choices.
     pub seed: u64,
     /// Where it records its answers.
     pub records: Records,
-    /// Log of events.
+    /// The journal that it writes to.
     pub journal: Journal,
 }
 
@@ -279,7 +279,7 @@ pub enum Order {
 pub struct Operator {
     /// Orders to carry out.
     pub orders: mpsc::UnboundedReceiver<Order>,
-    /// Log of events.
+    /// The journal that it writes to.
     pub journal: Journal,
 }
 

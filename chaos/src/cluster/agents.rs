@@ -71,7 +71,7 @@ impl Cluster {
         self.agent_mut(n)?.slot.pause().await
     }
 
-    /// Sends SIGCONT.
+    /// Sends SIGCONT to an agent that is paused.
     pub fn resume_agent(&mut self, n: usize) -> anyhow::Result<()> {
         self.agent_mut(n)?.slot.resume()
     }

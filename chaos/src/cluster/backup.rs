@@ -15,7 +15,7 @@ pub const PROGRAM: &str = "holdfast";
 /// A cluster of one node, restored from a backup. It ends when dropped.
 #[derive(Debug)]
 pub struct Copy {
-    /// Where it listens.
+    /// Address at which the one node listens.
     pub address: String,
     _process: Process,
     _folder: TempDir,

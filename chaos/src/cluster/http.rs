@@ -15,12 +15,12 @@ const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Bound on a question to a node that may be paused.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(1_500);
 
-/// A request.
+/// A request to a node.
 #[derive(Debug, Clone, Default)]
 pub struct Request<'a> {
-    /// `GET` or `POST`.
+    /// The method, such as `GET` or `POST`.
     pub method: &'static str,
-    /// Path and query.
+    /// The path, with its query.
     pub path: &'a str,
     /// Headers besides the usual ones.
     pub headers: Vec<(&'static str, String)>,
@@ -28,10 +28,10 @@ pub struct Request<'a> {
     pub body: String,
 }
 
-/// An answer.
+/// A whole answer of a node.
 #[derive(Debug, Clone)]
 pub struct Response {
-    /// Its status code.
+    /// The HTTP status code.
     pub status: u16,
     /// Its body, as bytes.
     pub body: Vec<u8>,
@@ -45,7 +45,7 @@ pub enum Lost {
     NotSent {
         /// Address of the node.
         address: String,
-        /// The cause.
+        /// Why no connection was made, or that it took too long.
         why: String,
     },
     /// It was sent, and may have arrived.
@@ -53,7 +53,7 @@ pub enum Lost {
     NoAnswer {
         /// Address of the node.
         address: String,
-        /// The cause.
+        /// Why no whole answer came, or that it took too long.
         why: String,
     },
 }

@@ -63,7 +63,7 @@ pub const FOLDER_PREFIX: &str = "holdfast-chaos-";
 /// Bound on everything that is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks.
+/// Pause between two looks at what is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(30);
 
 /// Log entries after which a node makes a snapshot: a short run sees some.
@@ -323,7 +323,7 @@ impl Cluster {
         self.node_mut(id)?.slot.pause().await
     }
 
-    /// Sends SIGCONT.
+    /// Sends SIGCONT to a node that is paused.
     pub fn resume(&mut self, id: NodeId) -> anyhow::Result<()> {
         self.node_mut(id)?.slot.resume()
     }

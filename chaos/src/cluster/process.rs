@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    /// Its process id.
+    /// Its process id, which the system may give to another one later.
     pub pid: u32,
     /// When it was started, in ticks since the machine was.
     pub start_ticks: u64,

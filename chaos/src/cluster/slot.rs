@@ -18,7 +18,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 /// A program's place in the cluster.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Name for messages.
+    /// What messages call the program.
     name: String,
     process: Option<Process>,
     is_paused: bool,
@@ -104,7 +104,7 @@ impl Slot {
         Ok(false)
     }
 
-    /// Sends SIGCONT.
+    /// Sends SIGCONT; the process counts as running again.
     pub(super) fn resume(&mut self) -> anyhow::Result<()> {
         self.process()?.signal(Signal::SIGCONT)?;
         self.is_paused = false;

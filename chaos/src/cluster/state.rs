@@ -25,7 +25,7 @@ pub struct State {
     pub processes: Vec<Identity>,
     /// The folder of its nodes, if it made one.
     pub folder: Option<PathBuf>,
-    /// Its network namespaces.
+    /// Names of its network namespaces.
     pub namespaces: Vec<String>,
     /// Where its file systems are mounted, in its folder.
     #[serde(default)]

@@ -19,13 +19,13 @@ const VALUE_BYTES_MAX: u64 = 1024 * 1024;
 pub mod op {
     /// The first message; without an answer.
     pub const VALIDATE: u8 = 0;
-    /// Without an answer.
+    /// Sets a key; without an answer.
     pub const SET: u8 = 1;
-    /// Answers a value.
+    /// Sets a key if it has the expected value; answers a value.
     pub const COMPARE_SET: u8 = 2;
     /// Answers a value, an empty one if there is none.
     pub const GET: u8 = 3;
-    /// Answers the sum.
+    /// Adds to a number; answers the sum.
     pub const ADD: u8 = 4;
     /// Answers 0 if all keys exist.
     pub const CHECK: u8 = 5;
@@ -93,7 +93,7 @@ impl Connection {
         self.stream.read_i64_le().await
     }
 
-    /// COMPARE_SET.
+    /// Sends COMPARE_SET; answers the value that comes back.
     pub async fn compare_set(&mut self, name: &str, from: &str, to: &str) -> Result<String> {
         let values = [text(from.as_bytes()), text(to.as_bytes())].concat();
         self.send(op::COMPARE_SET, &[&key(name), &values]).await?;

@@ -15,7 +15,7 @@ use super::{print, verdict};
 /// or the history of one job of `make chaos-rounds`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The folders.
+    /// Judge what these folders hold.
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
 }

@@ -16,7 +16,7 @@ use super::print;
 const WORKLOADS: &str = "counter,session";
 /// Operations in a second.
 const RATE: &str = "150";
-/// Between two crashes.
+/// Pause between two crashes of one run.
 const PAUSE: &str = "50ms";
 /// The run goes on until all crashes were there.
 const DURATION: &str = "1s";
@@ -51,7 +51,7 @@ struct Counted {
     crashes: usize,
     power_lost: usize,
     operations: u64,
-    /// What was wrong.
+    /// The reasons that the summaries of its runs give.
     wrong: Vec<String>,
 }
 

@@ -11,7 +11,7 @@ use super::print;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {}
 
-/// Does it.
+/// Undoes what killed runs left behind, and prints what was done.
 pub(crate) fn run(_: &Arguments) -> anyhow::Result<u8> {
     let done = state::heal()?;
     for line in &done {

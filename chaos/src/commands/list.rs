@@ -25,9 +25,9 @@ pub(crate) struct Arguments {
 /// How it is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Output {
-    /// For people.
+    /// Tables for people to read.
     Table,
-    /// For programs.
+    /// JSON for programs to read.
     Json,
 }
 
@@ -35,7 +35,7 @@ enum Output {
 struct Listed {
     workloads: Vec<ListedWorkload>,
     nemeses: Vec<ListedNemesis>,
-    /// Those of `--pairs`.
+    /// The pairs of faults that `--pairs` injects.
     pairs: Vec<String>,
     /// Those that cannot be there at the same time.
     excluded_pairs: Vec<Excluded>,

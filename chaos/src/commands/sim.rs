@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     flags: Vec<String>,
 }
 
-/// Becomes the simulator.
+/// Replaces this process by the simulator; returns only if that fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let binaries = Binaries::find(None, &["holdfast-sim"])?;
     let error = binaries.command("holdfast-sim").args(&arguments.flags).exec();

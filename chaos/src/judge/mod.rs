@@ -94,7 +94,7 @@ pub struct Violation {
 /// The result of one checker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
-    /// The checker.
+    /// The checker that judged.
     pub checker: Checker,
     /// Keys that it looked at.
     pub keys: usize,
@@ -104,7 +104,7 @@ pub struct Judgement {
     pub refused: usize,
     /// Of these, how many may or may not have been done.
     pub unknown: usize,
-    /// The checker's verdict.
+    /// Whether the answers that it looked at can be true.
     pub verdict: Verdict,
     /// Why that is not a pass, if no violation explains it.
     pub note: Option<String>,
@@ -116,27 +116,27 @@ pub struct Judgement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Checker {
-    /// See [`exact`].
+    /// Linearizability of one key, by search; see [`exact`].
     Exact,
-    /// See [`counter`].
+    /// Sums of a counter; see [`counter`].
     Counter,
-    /// See [`set`].
+    /// Elements of a set that only grows; see [`set`].
     Set,
-    /// See [`append`].
+    /// Elements of a list that is only appended to; see [`append`].
     Append,
-    /// See [`queue`].
+    /// Elements that a queue takes and hands out; see [`queue`].
     Queue,
-    /// See [`watch`].
+    /// Changes that watches of one prefix deliver; see [`watch`].
     Watch,
-    /// See [`wait`].
+    /// Waits for a key that is set once; see [`wait`].
     Wait,
-    /// See [`lease`].
+    /// Ends of leases and of their processes; see [`lease`].
     Lease,
-    /// See [`fence`].
+    /// Fencing tokens, and the file that they guard; see [`fence`].
     Fence,
-    /// See [`session`].
+    /// Requests that are sent again under their number; see [`session`].
     Session,
-    /// See [`mod@crate::check`].
+    /// Rounds of the processes of a job; see [`mod@crate::check`].
     Rounds,
 }
 
@@ -150,7 +150,7 @@ pub(crate) enum Found {
 }
 
 impl Checker {
-    /// All checkers.
+    /// All checkers, in the order of the enum.
     pub const ALL: [Checker; 11] = [
         Checker::Exact,
         Checker::Counter,

@@ -47,7 +47,7 @@ enum Need {
     Exactly(Value),
     /// A value that counts as this number.
     Number(i64),
-    /// Any value.
+    /// Any value, but not absence.
     Present,
     /// Any value: it overwrites that.
     Nothing,
@@ -157,7 +157,7 @@ impl<'a> Chains<'a> {
     }
 }
 
-/// See [`Chains::before`].
+/// The search for the chains that [`Chains::before`] describes.
 pub(super) struct Before<'a, 'b> {
     chains: &'b Chains<'a>,
     need: Need,

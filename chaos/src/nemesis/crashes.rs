@@ -32,7 +32,7 @@ const TRY_TIME_MAX: Duration = Duration::from_secs(4);
 const TRIES_MAX: u32 = 10;
 /// How long a leader goes on alone, so that it has entries of its own.
 const ALONE: Duration = Duration::from_millis(150);
-/// Between two looks.
+/// Pause between two looks at a node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a node may take to say that it cannot start.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(20);

@@ -68,7 +68,7 @@ enum Kind {
 }
 
 impl Group {
-    /// One fault.
+    /// A group of one fault.
     pub fn of(nemesis: Nemesis) -> Group {
         Group(vec![nemesis])
     }

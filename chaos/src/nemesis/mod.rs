@@ -50,7 +50,7 @@ pub enum Nemesis {
     PauseLeader,
     /// SIGSTOP of a follower.
     PauseFollower,
-    /// Leadership handed over.
+    /// Leadership handed over to a follower.
     HandOver,
     /// Snapshots made by all nodes.
     Snapshot,
@@ -306,7 +306,7 @@ impl Nemesis {
         }
     }
 
-    /// Description for people.
+    /// What it does, in one line for people.
     pub fn about(self) -> &'static str {
         match self {
             Nemesis::KillLeader => "SIGKILL of the leader, down for a moment",
@@ -383,7 +383,7 @@ impl Nemesis {
         }
     }
 
-    /// Requirements, for people.
+    /// What it needs, for people; empty if that is nothing.
     pub fn needs(self) -> &'static str {
         match self {
             Nemesis::Descriptors => "prlimit",
@@ -456,7 +456,7 @@ impl Nemesis {
         permitted.no_network.clone().or_else(|| special.clone())
     }
 
-    /// Injects the fault.
+    /// Injects the fault; answers what was seen of it, and what heals it.
     pub(crate) async fn inject(self, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
         match self {
             Nemesis::HandOver => members::hand_over(stage).await,

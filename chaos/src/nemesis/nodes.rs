@@ -236,7 +236,7 @@ async fn starve(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     Ok(Injected { what, evidence, wound: Wound::Starved(id, held), hold: STARVED, struck: None })
 }
 
-/// Nodes in words.
+/// Names nodes for people: `node 1`, or `nodes 1, 2`.
 pub(super) fn names(ids: &[NodeId]) -> String {
     let list: Vec<String> = ids.iter().map(ToString::to_string).collect();
     match ids.len() {

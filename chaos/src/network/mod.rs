@@ -262,7 +262,7 @@ pub struct Permitted {
 }
 
 impl Permitted {
-    /// Tests all capabilities.
+    /// Tries what this machine permits: networks, and file systems for nodes.
     pub fn find() -> Permitted {
         Permitted { no_disks: disks::forbidden(), ..Permitted::on_network() }
     }

@@ -6,7 +6,7 @@ use crate::history::Moment;
 use crate::operation::Operation;
 use crate::summary::Summary;
 
-/// Slices of time.
+/// Into how many slices the time of a run is cut.
 const SLICES: usize = 160;
 const WIDTH: f64 = 1_000.0;
 /// Width on the left for the names of decades.

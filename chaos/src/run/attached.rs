@@ -28,7 +28,7 @@ use crate::cluster::{http, wish};
 use crate::workload::client::{Shared, Site};
 use crate::workload::door::{CALL_TIME_MAX, recognize};
 
-/// Between two faults.
+/// Bounds of the pause between two faults, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 1_500..4_000;
 /// How long a hook's fault lasts.
 const HOLD: Duration = Duration::from_secs(3);

@@ -213,7 +213,7 @@ async fn read_everywhere(
     Ok(())
 }
 
-/// Writes `run.json`.
+/// Writes the description of a run to `run.json` in its folder.
 pub fn save(folder: &Path, description: &Description) -> anyhow::Result<()> {
     let path = folder.join(DESCRIPTION);
     let text = serde_json::to_vec_pretty(description)?;
@@ -224,7 +224,7 @@ pub fn save(folder: &Path, description: &Description) -> anyhow::Result<()> {
 pub(super) struct Clients(JoinSet<anyhow::Result<()>>);
 
 impl Clients {
-    /// Starts the clients.
+    /// Starts the clients of all workloads but rounds, and describes each of them.
     pub(super) fn spawn(
         plan: &Plan,
         site: &Site,

@@ -33,7 +33,7 @@ const CONFIGURATIONS_MAX: usize = 20_000;
 /// Younger operations may not be in their files yet, in nanoseconds.
 const SETTLED_AFTER: u64 = 2_000_000_000;
 
-/// The progress line.
+/// The line on stderr that shows how far a run is, and what looks wrong so far.
 #[derive(Debug)]
 pub struct Live {
     tasks: Mutex<JoinSet<()>>,

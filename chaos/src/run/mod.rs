@@ -82,7 +82,7 @@ impl Description {
 pub struct NodeDescription {
     /// Id of the node.
     pub id: u64,
-    /// Its address.
+    /// Address at which clients reach it.
     pub address: String,
     /// Its version, if it was reported.
     pub version: Option<String>,
@@ -139,6 +139,6 @@ impl FaultRecord {
 pub struct LeftOut {
     /// Name of the fault or workload.
     pub name: String,
-    /// The reason.
+    /// Why it was left out, for people.
     pub why: String,
 }

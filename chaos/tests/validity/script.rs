@@ -196,7 +196,7 @@ fn take(
     records.push(Record { at: to, what });
 }
 
-/// `VERB:NAME=VALUE~SCOPE`.
+/// Reads an arrival, written as `VERB:NAME=VALUE~SCOPE`.
 fn arrival(what: &str) -> Arrival {
     let (what, scope) = what.split_once('~').map_or((what, None), |(what, s)| (what, Some(s)));
     let (what, value) = what.split_once('=').unwrap_or((what, ""));

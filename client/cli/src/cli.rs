@@ -93,7 +93,7 @@ impl GlobalArgs {
     }
 }
 
-/// The commands.
+/// The top-level commands of `holdfast`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// What the cluster is asked for.
@@ -106,7 +106,7 @@ pub(crate) enum Command {
     Config,
     /// Print a completion script for a shell
     Completions {
-        /// The shell
+        /// The shell that will read the script
         shell: Shell,
     },
     /// Print the version of this program
@@ -161,10 +161,10 @@ pub(crate) enum ClusterCommand {
     /// List the processes of the run: incarnation, role, state, host, rank, and the rounds that each
     /// waits in
     Processes,
-    /// End a process
+    /// End an incarnation of a process, so that rounds go on without it
     #[command(subcommand)]
     Process(ProcessCommand),
-    /// Check fence tokens
+    /// Check whether a fence token still holds
     #[command(subcommand)]
     Fence(FenceCommand),
     /// List the open rounds of the run: who has arrived, how many are missing, what happens at which
@@ -208,10 +208,10 @@ pub(crate) enum ClusterCommand {
     Kv(KvCommand),
 }
 
-/// Commands on nodes.
+/// The subcommands of `holdfast node`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
-    /// List all nodes
+    /// List all nodes: address, role, who votes, who answers, who has caught up, and version
     #[command(visible_alias = "ls")]
     List,
     /// Add a node as a learner: it catches up and does not vote yet
@@ -219,12 +219,12 @@ pub(crate) enum NodeCommand {
         /// Its id, never used in this cluster before
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         id: NodeId,
-        /// Its address, HOST:PORT
+        /// The address at which clients and other nodes reach it, HOST:PORT
         address: String,
     },
     /// Make a learner that has caught up a voter
     Promote {
-        /// The learner
+        /// The learner that becomes a voter
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         id: NodeId,
     },
@@ -245,13 +245,13 @@ pub(crate) enum NodeCommand {
     },
     /// Remove a node for ever; its id is never used again
     Remove {
-        /// The node
+        /// The node that goes, for ever
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         id: NodeId,
     },
 }
 
-/// Commands on agents.
+/// The subcommands of `holdfast agent`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AgentCommand {
     /// List all agents that are connected to the cluster
@@ -286,7 +286,7 @@ fn file_to_make(text: &str) -> Result<PathBuf, String> {
     ))
 }
 
-/// Commands on backups.
+/// The subcommands of `holdfast backup`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BackupCommand {
     /// Read a backup and compare its checksums; asks no node
@@ -300,7 +300,7 @@ pub(crate) enum BackupCommand {
 /// Commands on the leader.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LeaderCommand {
-    /// Show the leader
+    /// Show the leader, its address and its term; exit code 3 if there is no leader
     Show,
     /// Hand leadership to a node, or to the most advanced voter
     Transfer {
@@ -310,7 +310,7 @@ pub(crate) enum LeaderCommand {
     },
 }
 
-/// Commands on processes.
+/// The subcommands of `holdfast process`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ProcessCommand {
     /// End an incarnation of a process for ever: it is fenced, and rounds go on without it
@@ -342,15 +342,15 @@ pub(crate) enum FenceCommand {
     },
 }
 
-/// Commands on jobs.
+/// The subcommands of `holdfast job`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
-    /// List all jobs
+    /// List all jobs: open run, number of runs, keys and bytes
     #[command(visible_alias = "ls")]
     List,
     /// Delete a job that has no open run: all its runs with their keys
     Delete {
-        /// The job
+        /// The job to delete
         name: Name,
     },
     /// Show the iteration that would begin if these hosts and processes were lost now: how many
@@ -368,7 +368,7 @@ pub(crate) enum JobCommand {
     },
 }
 
-/// Commands on runs.
+/// The subcommands of `holdfast run`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RunCommand {
     /// List the runs of the job, oldest first
@@ -384,12 +384,12 @@ pub(crate) enum RunCommand {
     },
     /// End a run: it stays readable and cannot be written to any more
     End {
-        /// The run
+        /// The run to end
         name: Name,
     },
     /// Delete an ended run with its keys
     Delete {
-        /// The run
+        /// The run to delete
         name: Name,
     },
 }

@@ -30,24 +30,24 @@ pub(crate) const HELP: Styles = Styles::styled()
     .invalid(DOUBTFUL)
     .error(BAD);
 
-/// When to colour.
+/// The values of `--color`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum When {
-    /// On a terminal, unless NO_COLOR is set.
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb.
     #[default]
     Auto,
     /// Wherever the output goes.
     Always,
-    /// Nowhere.
+    /// No output is coloured.
     Never,
 }
 
 /// Whether each output is coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Colours {
-    /// Standard output.
+    /// Whether standard output is coloured.
     pub(crate) output: bool,
-    /// Standard error.
+    /// Whether standard error is coloured.
     pub(crate) error: bool,
     /// The same in clap's words.
     pub(crate) help: ColorChoice,

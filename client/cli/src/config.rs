@@ -48,7 +48,7 @@ impl fmt::Display for StoreList {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timeout {
     After(Duration),
-    /// For ever.
+    /// Wait until the answer comes, however long that takes.
     Never,
 }
 
@@ -168,7 +168,7 @@ pub(crate) enum ConfigError {
     #[error("environment variable {name}: {reason}")]
     Variable {
         name: &'static str,
-        /// What is wrong.
+        /// What is wrong with the value of the variable.
         reason: String,
     },
     /// The file cannot be read.
@@ -177,7 +177,7 @@ pub(crate) enum ConfigError {
         path: PathBuf,
         /// How it was named.
         why: &'static str,
-        /// What is wrong.
+        /// The system's error, or why the file is not read.
         reason: String,
     },
     /// The file cannot be understood.

@@ -13,7 +13,7 @@ use crate::config::{ConfigError, Settings, Source};
 /// The exit codes. They are a contract with scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Done.
+    /// The command did what it was asked to do.
     Ok = 0,
     /// The answer is no: refused, absent, not swapped, timed out waiting.
     Refused = 1,
@@ -48,7 +48,7 @@ pub(crate) enum Failure {
     /// A node answered something that does not belong to the question.
     Mismatch {
         asked: &'static str,
-        /// What came back.
+        /// The beginning of the answer, in Rust's debug form.
         answer: String,
         /// Whether what was asked had an effect.
         outcome: Effectiveness,

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// The log time that durations are relative to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct LogNow {
-    /// In milliseconds.
+    /// The moment, in milliseconds of log time.
     #[serde(rename = "log_time_ms")]
     at_ms: LogTime,
     /// Whether it is the cluster's; else the newest moment that is known.

@@ -54,7 +54,7 @@ pub async fn listen() -> TcpListener {
     panic!("no free port from {first} on");
 }
 
-/// A scripted node.
+/// A node whose answers the test writes.
 pub struct Node {
     pub id: NodeId,
     pub address: String,
@@ -149,7 +149,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The next request.
+    /// The next request of the client; panics if the connection is closed.
     pub async fn request(&mut self) -> Request {
         loop {
             if let Some(request) = self.requests.pop_front() {

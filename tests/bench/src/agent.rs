@@ -14,7 +14,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(30);
 /// An agent in front of a cluster.
 #[derive(Debug)]
 pub struct Agent {
-    /// The agent's process.
+    /// `holdfast-agent serve` as a child process.
     pub child: Child,
     /// Where TCPStore clients connect.
     pub address: String,

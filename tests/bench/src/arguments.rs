@@ -84,9 +84,9 @@ pub struct Effort {
     pub load: Duration,
     /// Load before it that does not count.
     pub warm_up: Duration,
-    /// Leaders killed.
+    /// How many leaders are killed.
     pub kills: usize,
-    /// Leaders frozen.
+    /// How many leaders are frozen with SIGSTOP.
     pub freezes: usize,
     /// Times that each fault of the matrix is made.
     pub faults: usize,

@@ -47,7 +47,7 @@ impl Child {
         Ok(Child { name: name.to_owned(), process, pid, log })
     }
 
-    /// Its process id.
+    /// The process id that it was started with.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw()
     }
@@ -109,7 +109,7 @@ impl Child {
 /// Resident memory in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
-    /// Resident bytes now.
+    /// Resident bytes at this moment.
     pub now: u64,
     /// At most since its start.
     pub peak: u64,

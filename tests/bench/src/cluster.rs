@@ -109,12 +109,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// The nodes' ids.
+    /// The ids of all nodes, from 1 on.
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         1..=NODES
     }
 
-    /// Values for `--store`.
+    /// The addresses of all nodes, as `--store` takes them.
     pub fn endpoints(&self) -> Vec<String> {
         self.addresses.clone()
     }
@@ -174,7 +174,7 @@ impl Cluster {
         &self.addresses[node as usize - 1]
     }
 
-    /// A running node.
+    /// The process of a node; an error if it does not run.
     pub fn node(&mut self, node: NodeId) -> anyhow::Result<&mut Child> {
         self.nodes[node as usize - 1].as_mut().with_context(|| format!("node {node} does not run"))
     }

@@ -32,7 +32,7 @@ pub struct Load {
     pub per_second: f64,
     /// Latency of each operation.
     pub latencies: Samples,
-    /// Operations answered.
+    /// How many operations were answered.
     pub operations: usize,
 }
 

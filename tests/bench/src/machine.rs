@@ -125,7 +125,7 @@ pub struct Share {
 }
 
 impl Usage {
-    /// Reads the counters.
+    /// Reads the counters of `/proc/stat`.
     pub fn now() -> anyhow::Result<Usage> {
         let text = std::fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
         let numbers: Vec<u64> = text

@@ -19,9 +19,9 @@ const OTHERS_MAX: f64 = 0.15;
 pub struct Section {
     /// Subject of the measurement.
     pub title: String,
-    /// The table's head.
+    /// Names of the table's columns.
     pub columns: Vec<&'static str>,
-    /// The table.
+    /// Rows of the table, each with a cell for each column.
     pub rows: Vec<Vec<String>>,
     /// The aims that it is compared with.
     pub aims: Vec<Aim>,
@@ -39,7 +39,7 @@ pub struct Aim {
     pub what: String,
     /// How much of it is allowed or wanted.
     pub aim: String,
-    /// The measured value.
+    /// What was measured, with its unit.
     pub measured: String,
     /// Whether that is good enough.
     pub met: bool,
@@ -78,7 +78,7 @@ impl Aim {
 }
 
 impl Section {
-    /// An empty table.
+    /// A section whose table has no rows yet.
     pub fn new(title: &str, columns: &[&'static str]) -> Section {
         Section { title: title.to_owned(), columns: columns.to_vec(), ..Section::default() }
     }
@@ -99,7 +99,7 @@ impl Section {
         self.rows.push(cells.into());
     }
 
-    /// Adds a remark.
+    /// Adds a remark below the table.
     pub fn remark(&mut self, text: impl Into<String>) {
         self.remarks.push(text.into());
     }
@@ -167,7 +167,7 @@ impl Report {
         Ok(Report { facts, quick: bench.quick, sections: Vec::new() })
     }
 
-    /// Adds a measurement.
+    /// Adds the section of a measurement.
     pub fn push(&mut self, section: Section) {
         self.sections.push(section);
     }
@@ -177,7 +177,7 @@ impl Report {
         !self.sections.iter().any(|section| section.failed)
     }
 
-    /// The document.
+    /// The whole report as Markdown.
     pub fn markdown(&self) -> String {
         let mut out = "# Benchmarks\n\n".to_owned();
         out.push_str(
@@ -255,7 +255,7 @@ pub fn spread(values: &[f64]) -> String {
     }
 }
 
-/// Bytes as MiB.
+/// Writes bytes as a whole number of MiB.
 pub fn mib(bytes: u64) -> String {
     format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
 }

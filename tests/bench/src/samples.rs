@@ -17,7 +17,7 @@ impl Samples {
         self.sorted.get(index.min(last)).copied().unwrap_or_default()
     }
 
-    /// The median.
+    /// The median of the samples.
     pub fn p50(&self) -> Duration {
         self.quantile(0.5)
     }
@@ -27,17 +27,17 @@ impl Samples {
         self.quantile(0.99)
     }
 
-    /// The longest sample.
+    /// The longest sample; zero if there are none.
     pub fn max(&self) -> Duration {
         self.quantile(1.0)
     }
 
-    /// The shortest sample.
+    /// The shortest sample; zero if there are none.
     pub fn min(&self) -> Duration {
         self.quantile(0.0)
     }
 
-    /// Number of samples.
+    /// How many samples there are.
     pub fn len(&self) -> usize {
         self.sorted.len()
     }
@@ -73,7 +73,7 @@ pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// In milliseconds.
+/// A duration as a number of milliseconds.
 pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }

@@ -27,7 +27,7 @@ struct Size {
     /// over sets, among generations and in later runs.
     #[arg(long, default_value_t = 30)]
     of_each_sort: usize,
-    /// Jobs at once.
+    /// Jobs that run at the same time.
     #[arg(long, default_value_t = 26)]
     jobs: u32,
     /// Seconds of one lap.

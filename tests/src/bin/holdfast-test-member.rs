@@ -27,13 +27,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// How long the agent may take, and a former incarnation may last.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two steps.
+/// Pause between two steps of a member.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How often a held generation is acquired, to measure it.
 const ACQUIRES: u32 = 10_000;
 
-/// How often the whole group is asked for a subgroup of its first ranks.
+/// How many ranks the subgroup has; they are the first of the group.
 const SUBGROUP_RANKS: u32 = 2;
 
 fn main() {

@@ -67,7 +67,7 @@ pub struct Entry {
     /// Its incarnation; 0 = not known, of events that the test writes: the one that
     /// was there last.
     pub incarnation: u64,
-    /// The recorded event.
+    /// What happened to that incarnation.
     pub event: Event,
 }
 

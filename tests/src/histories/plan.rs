@@ -23,7 +23,7 @@ pub struct RankPlan {
     pub run: String,
     /// Number of the process.
     pub process: ProcessId,
-    /// Active or standby.
+    /// Whether it registers as active or as standby.
     pub role: Role,
     /// Replace a former incarnation at once, even if that is still running.
     pub takeover: bool,
@@ -60,7 +60,7 @@ pub struct Calls {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verbs {
-    /// `live_processes` alone.
+    /// Each rank calls `live_processes` alone.
     Live,
     /// An advance, then these steps, as long as each of them closes: newcomers wait in
     /// the advance.

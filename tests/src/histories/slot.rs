@@ -38,7 +38,7 @@ pub struct JobPlan {
 /// Addresses of the nodes.
 #[derive(Debug, Clone)]
 pub enum Store {
-    /// They stay.
+    /// These addresses, which do not change.
     List(Vec<String>),
     /// This file holds a list with commas, which changes when nodes are replaced.
     File(PathBuf),
@@ -126,7 +126,7 @@ impl Slot {
         record(harness, What::Dead { program, how: "killed".to_owned() });
     }
 
-    /// Sends SIGSTOP.
+    /// SIGSTOP; records before it that the program is suspect.
     pub fn pause(&self, harness: &mut Recorder) {
         let Some(Running { program, child, .. }) = &self.running else { return };
         let programs = vec![program.clone()];
@@ -134,7 +134,7 @@ impl Slot {
         child.signal(Signal::SIGSTOP);
     }
 
-    /// Sends SIGCONT.
+    /// SIGCONT, if a program runs here.
     pub fn resume(&self) {
         if let Some(running) = &self.running {
             running.child.signal(Signal::SIGCONT);

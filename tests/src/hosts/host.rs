@@ -50,7 +50,7 @@ pub enum Mount<'a> {
     Empty,
     /// This folder, which it cannot change.
     ReadOnly(&'a Path),
-    /// This folder.
+    /// This folder, which it can change.
     Shared(&'a Path),
 }
 

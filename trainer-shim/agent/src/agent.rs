@@ -80,7 +80,7 @@ pub struct Options {
     /// How long the keys of an attempt, or of a namespace that was opened by
     /// name, stay readable once it is over.
     pub attempts_kept: Duration,
-    /// The TCPStore door.
+    /// Options of the door that speaks TCPStore's protocol.
     pub door: serve::Options,
     /// TTL of the lease with which the agent holds its run, for this host and its
     /// processes with the library. It is given back for good at the end: when the

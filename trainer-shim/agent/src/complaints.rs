@@ -9,7 +9,7 @@ use tokio::time::Instant;
 const COMPLAINTS_MAX: u64 = 32;
 const COMPLAINTS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Counts them.
+/// Counts the lines of an interval, and the complaints that were left out.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints {
     since: Option<Instant>,

@@ -32,7 +32,7 @@ pub struct Diagnosis(OwnedFd);
 /// One end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Whose it is.
+    /// The user of its socket, and its number among the open files.
     pub owner: Owner,
     /// Its bytes; of one that is closed at both ends nothing is known.
     pub bytes: Option<Bytes>,
@@ -51,7 +51,7 @@ pub struct Owner {
 /// Bytes of a connection, counted from its accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes {
-    /// All that came.
+    /// All bytes that came, those that no process has read included.
     pub received: u64,
     /// Those of them that no process has read.
     pub unread: u64,

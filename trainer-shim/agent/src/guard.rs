@@ -43,7 +43,7 @@ enum Client {
 }
 
 impl Guard {
-    /// Admits these users.
+    /// Admits these users; unless any may come, the kernel is asked who connects.
     pub fn new(users: Users) -> Guard {
         let diagnosis = match users.is_any() {
             true => None,

@@ -70,7 +70,7 @@ impl Bound {
 /// Where connections are accepted.
 #[derive(Debug)]
 pub enum Listener {
-    /// To this process.
+    /// This process accepts them itself.
     Own(TcpListener),
     /// To its keeper, which hands them on.
     Kept(SocketAddr, KeptPort),

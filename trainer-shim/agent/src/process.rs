@@ -26,7 +26,7 @@ const RESTARTS: &[u8] = b"TORCHELASTIC_RESTART_COUNT=";
 /// A process on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Its process id.
+    /// Its process id, as the agent sees it.
     pub pid: u32,
     /// The `RANK` that it was started with, if it has one.
     pub rank: Option<u64>,

@@ -136,7 +136,7 @@ pub enum Error {
     /// Not all of its workers came in time.
     #[error("not all {workers} workers have connected in {seconds} s")]
     WorkersMissing {
-        /// How many should.
+        /// How many clients should have connected.
         workers: u64,
         /// How long they were waited for.
         seconds: u64,

@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-/// `ncclSuccess`.
+/// `ncclSuccess`: the call has succeeded.
 pub const SUCCESS: ResultCode = ResultCode(0);
 /// `ncclUnhandledCudaError`: no driver, no GPU, or CUDA failed.
 pub const UNHANDLED_CUDA_ERROR: ResultCode = ResultCode(1);
 /// `ncclSystemError`: a call of the operating system failed.
 pub const SYSTEM_ERROR: ResultCode = ResultCode(2);
-/// `ncclInternalError`.
+/// `ncclInternalError`: a check inside NCCL failed.
 pub const INTERNAL_ERROR: ResultCode = ResultCode(3);
-/// `ncclInvalidArgument`.
+/// `ncclInvalidArgument`: NCCL does not take the value of an argument.
 pub const INVALID_ARGUMENT: ResultCode = ResultCode(4);
 /// `ncclInvalidUsage`: wrong order of calls, ranks of different versions, no
 /// interface.

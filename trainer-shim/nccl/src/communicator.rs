@@ -52,18 +52,18 @@ pub enum State {
 /// How the values of all ranks are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their sum.
+    /// The values are added up.
     Sum,
-    /// Their product.
+    /// The values are multiplied.
     Product,
-    /// The largest.
+    /// The largest value is taken.
     Max,
-    /// The smallest.
+    /// The smallest value is taken.
     Min,
 }
 
 impl Reduction {
-    /// `ncclRedOp_t`.
+    /// Its number in NCCL's `ncclRedOp_t`.
     fn code(self) -> c_int {
         match self {
             Reduction::Sum => 0,

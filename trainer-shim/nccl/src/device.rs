@@ -197,7 +197,7 @@ pub(crate) struct Place {
 
 /// Memory of a collective, until it has ended on the device.
 pub(crate) struct InFlight {
-    /// Keeps the memory.
+    /// Keeps the buffer's memory allocated until the collective has ended.
     _memory: Arc<dyn std::any::Any + Send + Sync>,
     stream: Arc<CudaStream>,
     /// The end of the collective; `None` before it is known to be on the stream.
@@ -232,7 +232,7 @@ mod sealed {
     use cudarc::driver::DeviceRepr;
 
     pub trait Element: DeviceRepr + Copy + Send + Sync + 'static {
-        /// `ncclDataType_t`.
+        /// The type's number in NCCL's `ncclDataType_t`.
         const DATA_TYPE: i32;
         const ZERO: Self;
     }

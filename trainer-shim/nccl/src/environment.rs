@@ -11,9 +11,9 @@ pub const LIBRARY: &str = "HOLDFAST_NCCL_LIBRARY";
 pub struct Setting {
     /// Name of the variable.
     pub name: &'static str,
-    /// Recommended value.
+    /// The value to set it to.
     pub value: &'static str,
-    /// Reason, in words.
+    /// Why that value is recommended, in words.
     pub why: &'static str,
 }
 

@@ -42,7 +42,7 @@ pub enum LoadError {
     NotNccl {
         /// The path or the name.
         library: String,
-        /// Missing function.
+        /// The first function that the library was found to lack.
         symbol: &'static str,
     },
     /// Older than the minimum.
@@ -65,7 +65,7 @@ pub enum LoadError {
         library: String,
         /// Version that it reports.
         version: Version,
-        /// Missing function.
+        /// The first function that the library was found to lack.
         symbol: &'static str,
     },
     /// It does not say its version.
@@ -168,9 +168,9 @@ pub enum NcclError {
     /// There is no such rank.
     #[error("there is no rank {rank} among {ranks}; at most {RANKS_MAX} ranks, counted from 0")]
     NoSuchRank {
-        /// The rank.
+        /// The rank that was asked for, counted from 0.
         rank: u32,
-        /// Number of ranks.
+        /// How many ranks the communicator has.
         ranks: u32,
     },
     /// The name cannot be that of a communicator.
@@ -184,7 +184,7 @@ pub enum NcclError {
     /// The group has fewer communicators.
     #[error("there is no communicator {index} in a group of {count}")]
     NoSuchCommunicator {
-        /// The index.
+        /// The index that was asked for, counted from 0.
         index: usize,
         /// How many there are.
         count: usize,
@@ -237,7 +237,7 @@ pub enum DeviceError {
         "the CUDA driver has no function {symbol}: it is older than CUDA 12, or another library of that name"
     )]
     BadDriver {
-        /// Missing function.
+        /// The first function that the driver was found to lack.
         symbol: &'static str,
     },
     /// There are fewer devices.
@@ -253,9 +253,9 @@ pub enum DeviceError {
     /// The driver returned an error.
     #[error("CUDA failed {doing}: {text}")]
     Cuda {
-        /// Attempted operation.
+        /// What was being done, as an infinitive: `to open a device`.
         doing: &'static str,
-        /// The driver's words.
+        /// What the driver says of the error, and its name for it.
         text: String,
     },
 }
@@ -285,7 +285,7 @@ pub enum MintError {
     NotStarted {
         /// Path of the helper.
         program: PathBuf,
-        /// The system's words.
+        /// The system's error on starting it.
         source: std::io::Error,
     },
     /// The helper reported why it mints nothing.
@@ -297,7 +297,7 @@ pub enum MintError {
     /// The helper ended without output.
     #[error("the minter ended before it wrote an id: {status}; its standard error says more")]
     Ended {
-        /// Exit status.
+        /// Exit code of the helper, or the signal that ended it.
         status: ExitStatus,
     },
     /// The helper wrote something else.

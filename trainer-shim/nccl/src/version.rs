@@ -18,11 +18,11 @@ const SCALABLE: Version = Version { major: 2, minor: 23, patch: 4 };
 /// A version of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Major version.
+    /// Major version: the 2 of 2.28.9.
     pub major: u32,
-    /// Minor version.
+    /// Minor version: the 28 of 2.28.9.
     pub minor: u32,
-    /// Patch level.
+    /// Patch level: the 9 of 2.28.9.
     pub patch: u32,
 }
 

@@ -87,14 +87,14 @@ impl NativeHolds {
         NativeLock { process, owner, name, generation: Arc::default() }
     }
 
-    /// See [`Process::ready`].
+    /// Says that the generation is built here; see [`Process::ready`].
     fn ready(&self, py: Python<'_>, generation: Generation, timeout: Option<f64>) -> PyResult<()> {
         let deadline = deadline(py, timeout)?;
         let process = self.process.clone();
         self.owner.wait(py, async move { process.ready(generation, deadline).await })
     }
 
-    /// See [`Process::release`].
+    /// Says that nothing of the generation runs here any more; see [`Process::release`].
     fn release(
         &self,
         py: Python<'_>,
@@ -105,7 +105,7 @@ impl NativeHolds {
         release(py, &self.process, &self.owner, generation, deadline)
     }
 
-    /// See [`Process::revoke`].
+    /// Revokes the generation for all its holders; see [`Process::revoke`].
     fn revoke(
         &self,
         py: Python<'_>,

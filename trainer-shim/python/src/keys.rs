@@ -129,31 +129,31 @@ impl NativeChanges {
 
 #[pymethods]
 impl NativeKeys {
-    /// See [`Keys::put`].
+    /// Writes a value, and answers the revision; see [`Keys::put`].
     fn put(&self, py: Python<'_>, key: &[u8], value: &[u8], timeout: Option<f64>) -> PyResult<u64> {
         let (key, value, deadline) = (key.into(), value.into(), deadline(py, timeout)?);
         self.ask(py, async move |keys: Keys| keys.put(key, value, deadline).await)
     }
 
-    /// See [`Keys::get`].
+    /// The value of a key, or None if it is absent; see [`Keys::get`].
     fn get(&self, py: Python<'_>, key: &[u8], timeout: Option<f64>) -> PyResult<Option<Bytes>> {
         let (key, deadline) = (key.into(), deadline(py, timeout)?);
         Ok(self.ask(py, async move |keys: Keys| keys.get(key, deadline).await)?.map(bytes))
     }
 
-    /// See [`Keys::add`].
+    /// Adds to a decimal number, and answers the sum; see [`Keys::add`].
     fn add(&self, py: Python<'_>, key: &[u8], delta: i64, timeout: Option<f64>) -> PyResult<i64> {
         let (key, deadline) = (key.into(), deadline(py, timeout)?);
         self.ask(py, async move |keys: Keys| keys.add(key, delta, deadline).await)
     }
 
-    /// See [`Keys::delete`].
+    /// Takes a key away, and answers whether it was there; see [`Keys::delete`].
     fn delete(&self, py: Python<'_>, key: &[u8], timeout: Option<f64>) -> PyResult<bool> {
         let (key, deadline) = (key.into(), deadline(py, timeout)?);
         self.ask(py, async move |keys: Keys| keys.delete(key, deadline).await)
     }
 
-    /// See [`Keys::compare_and_set`].
+    /// Writes a value if the present one is as expected; see [`Keys::compare_and_set`].
     fn compare_and_set(
         &self,
         py: Python<'_>,
@@ -170,14 +170,14 @@ impl NativeKeys {
         Ok((swapped, value.map(bytes)))
     }
 
-    /// See [`Keys::wait`].
+    /// Waits until all keys exist, and answers the revision; see [`Keys::wait`].
     fn wait(&self, py: Python<'_>, keys: Vec<Vec<u8>>, timeout: Option<f64>) -> PyResult<u64> {
         let wanted = keys.into_iter().map(Blob::from).collect();
         let deadline = deadline(py, timeout)?;
         self.ask(py, async move |keys: Keys| keys.wait(wanted, deadline).await)
     }
 
-    /// See [`Keys::watch`].
+    /// Begins to report changes of the keys that start with a prefix; see [`Keys::watch`].
     fn watch(
         &self,
         py: Python<'_>,

@@ -51,7 +51,7 @@ fn mistyped_variables() -> Vec<String> {
     mistyped(std::env::vars_os()).iter().map(ToString::to_string).collect()
 }
 
-/// The extension module.
+/// The extension module, which the package `holdfast` wraps.
 #[pymodule]
 fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     log::listen();

@@ -38,7 +38,7 @@ enum State {
         left: bool,
     },
     Joined(Held),
-    /// It was left.
+    /// It was left, or could not be registered.
     Left,
 }
 
@@ -135,7 +135,7 @@ impl NativeProcess {
         Ok(self.held(py)?.process.host().valid_for().map(|left| left.as_secs_f64()))
     }
 
-    /// See [`Process::live_processes`].
+    /// The live processes, once all in scope have called; see [`Process::live_processes`].
     fn live_processes(
         &self,
         py: Python<'_>,
@@ -149,7 +149,7 @@ impl NativeProcess {
         Ok(self.ask(py, asking)?.into())
     }
 
-    /// See [`Process::gather`].
+    /// Exchanges a value with all processes in scope; see [`Process::gather`].
     fn gather(
         &self,
         py: Python<'_>,
@@ -167,7 +167,7 @@ impl NativeProcess {
         Ok((live.into(), values.iter().map(bytes).collect()))
     }
 
-    /// See [`Process::quorum`].
+    /// Meets the processes that come; see [`Process::quorum`].
     fn quorum(
         &self,
         py: Python<'_>,
@@ -185,7 +185,7 @@ impl NativeProcess {
         Ok(self.ask(py, asking)?.into())
     }
 
-    /// See [`Process::advance`].
+    /// The job's next iteration, with the caller in it; see [`Process::advance`].
     fn advance(
         &self,
         py: Python<'_>,
@@ -198,7 +198,7 @@ impl NativeProcess {
         Ok(self.ask(py, asking)?.into())
     }
 
-    /// See [`Process::vote`].
+    /// Votes together with every process in scope; see [`Process::vote`].
     fn vote(
         &self,
         py: Python<'_>,
@@ -224,7 +224,7 @@ impl NativeProcess {
         Ok(self.ask(py, asking)?.into())
     }
 
-    /// See [`Process::enter`].
+    /// Enters an atomic block with all active processes; see [`Process::enter`].
     fn enter(&self, py: Python<'_>, name: String, timeout: Option<f64>) -> PyResult<LiveValue> {
         let deadline = deadline(py, timeout)?;
         let asking = async move |process: Process| process.enter(&name, deadline).await;
@@ -245,7 +245,7 @@ impl NativeProcess {
         Ok(self.ask(py, asking)?.into())
     }
 
-    /// See [`Process::fail`].
+    /// Reports that an atomic block has failed here; see [`Process::fail`].
     fn fail(
         &self,
         py: Python<'_>,
@@ -279,7 +279,7 @@ impl NativeProcess {
         Ok((events.iter().map(json).collect(), upto))
     }
 
-    /// See [`Process::news`].
+    /// Begins to report the job's events after a revision; see [`Process::news`].
     fn news(&self, py: Python<'_>, after: u64) -> PyResult<NativeNews> {
         let news = self.ask(py, async move |process: Process| process.news(after).await)?;
         Ok(NativeNews::new(news, self.owner()))
@@ -321,14 +321,14 @@ impl NativeProcess {
         })
     }
 
-    /// See [`Process::fence`].
+    /// Incarnation, generation and text of a token; see [`Process::fence`].
     fn fence(&self, py: Python<'_>, generation: u64) -> PyResult<(u64, u64, String)> {
         let fence = self.held(py)?.process.fence(generation);
         let fence = fence.map_err(|error| error::of_shim(py, &error))?;
         Ok((fence.incarnation, fence.generation, fence.to_string()))
     }
 
-    /// See [`Process::check`].
+    /// Asks the cluster whether a token of any process holds; see [`Process::check`].
     fn check(&self, py: Python<'_>, token: &str, timeout: Option<f64>) -> PyResult<bool> {
         let token: Fence = token.parse().map_err(|error| refused(py, "fence", &error))?;
         let deadline = deadline(py, timeout)?;
@@ -337,7 +337,7 @@ impl NativeProcess {
         })
     }
 
-    /// See [`Process::replace_file`].
+    /// Renames a file to `path` while a token of this process holds; see [`Process::replace_file`].
     fn replace_file(
         &self,
         py: Python<'_>,
@@ -352,25 +352,25 @@ impl NativeProcess {
         })
     }
 
-    /// See [`Process::ping`].
+    /// Says that the program makes progress; see [`Process::ping`].
     fn ping(&self, py: Python<'_>) -> PyResult<()> {
         self.held(py)?.process.ping();
         Ok(())
     }
 
-    /// See [`Process::progress`].
+    /// Says how far the program has got, by a number that grows; see [`Process::progress`].
     fn progress(&self, py: Python<'_>, to: u64) -> PyResult<()> {
         self.held(py)?.process.progress(to);
         Ok(())
     }
 
-    /// See [`Process::paused`].
+    /// Begins a time in which the agent does not watch this process; see [`Process::paused`].
     fn paused(&self, py: Python<'_>, most: f64) -> PyResult<NativeSection> {
         let section = self.held(py)?.process.paused(seconds(py, most)?);
         Ok(NativeSection(parking_lot::Mutex::new(Some(section))))
     }
 
-    /// See [`Process::critical`].
+    /// Begins a time in which the agent does not end this process; see [`Process::critical`].
     fn critical(&self, py: Python<'_>, most: f64) -> PyResult<NativeSection> {
         let section = self.held(py)?.process.critical(seconds(py, most)?);
         Ok(NativeSection(parking_lot::Mutex::new(Some(section))))

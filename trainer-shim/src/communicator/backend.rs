@@ -97,7 +97,7 @@ impl std::fmt::Debug for UniqueId {
 /// Keeps an id alive. When it is dropped, the id is dead and nothing of it is
 /// left in this process.
 pub trait Minter: Send + Sync {
-    /// The id.
+    /// The id that this keeps alive.
     fn id(&self) -> UniqueId;
 
     /// Completes when the id can be used no more: with Ok if all members have

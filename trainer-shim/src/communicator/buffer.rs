@@ -3,9 +3,9 @@
 /// Elements in host memory. The communicator owns them while the work runs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Buffer {
-    /// Single precision.
+    /// Floating-point numbers of 32 bits.
     F32(Vec<f32>),
-    /// Double precision.
+    /// Floating-point numbers of 64 bits.
     F64(Vec<f64>),
     /// Integers; sums wrap around.
     I64(Vec<i64>),
@@ -48,10 +48,10 @@ impl From<Vec<i64>> for Buffer {
 /// How elements of two members become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// The sum.
+    /// The sum of the two.
     Sum,
-    /// The smallest.
+    /// The smaller of the two.
     Min,
-    /// The largest.
+    /// The larger of the two.
     Max,
 }

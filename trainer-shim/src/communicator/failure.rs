@@ -25,7 +25,7 @@ pub enum Failure {
     Refused {
         /// Member or root that refused.
         by: Refuser,
-        /// The difference.
+        /// How this process differs from what is expected.
         refusal: Refusal,
     },
     /// No process listens where the id was minted.
@@ -42,7 +42,7 @@ pub enum Failure {
     /// The root of an id ended before all members had checked in.
     #[error("the root of the unique id ended: {reason}; mint another id for another generation")]
     RootEnded {
-        /// How it ended.
+        /// How the root ended, as far as this process saw it.
         reason: String,
     },
     /// An argument is out of bounds.
@@ -61,9 +61,9 @@ pub enum Failure {
     Mismatch {
         /// The neighbour that called something else.
         rank: u32,
-        /// Operation called here.
+        /// The operation that this process called, in words.
         ours: String,
-        /// Operation called there.
+        /// The operation that the neighbour called, in words.
         theirs: String,
     },
     /// The communicator is still being built.
@@ -97,9 +97,9 @@ pub enum Failure {
     /// The operating system refused, or a library that is called.
     #[error("{call} failed: {reason}")]
     System {
-        /// Attempted operation.
+        /// The system call or the step that failed, in words.
         call: &'static str,
-        /// The error's text.
+        /// The error of the system or the library, in words.
         reason: String,
     },
 }
@@ -160,7 +160,7 @@ pub enum Refuser {
     Own,
     /// The root, in the process that minted the id.
     Root,
-    /// A member.
+    /// The member with this rank.
     Rank(u32),
     /// A peer that has not introduced itself.
     Unknown,
@@ -189,7 +189,7 @@ pub enum Refusal {
         /// The rank that used it.
         rank: u32,
     },
-    /// The group differs.
+    /// The group has another name there.
     #[error("the group is {expected:?}, not {actual:?}")]
     Group {
         /// Value of the root or neighbour.
@@ -197,7 +197,7 @@ pub enum Refusal {
         /// Value that was sent.
         actual: String,
     },
-    /// The generation differs.
+    /// The generation has another number there.
     #[error("the generation is {expected}, not {actual}")]
     Generation {
         /// Value of the root or neighbour.

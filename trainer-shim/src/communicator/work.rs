@@ -143,9 +143,9 @@ impl<T> Slot<T> {
 /// An event that any number of callers wait for.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Its waiters.
+    /// It has not happened; these callers wait for it.
     Awaited(Vec<Completer<()>>),
-    /// Its result.
+    /// It has happened, with this result.
     Happened(Result<(), Failure>),
 }
 

@@ -67,7 +67,7 @@ struct Open {
 /// Receiver of a call's answers.
 #[derive(Debug)]
 enum To {
-    /// One answer.
+    /// The caller takes one answer.
     Once(oneshot::Sender<Result<ReplyBody, Error>>),
     /// Piece after piece. A receiver that does not take them is cut off.
     Each(mpsc::Sender<Result<ReplyBody, Error>>),

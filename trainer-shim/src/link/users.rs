@@ -32,9 +32,9 @@ pub enum UsersError {
     /// The system cannot be asked.
     #[error("cannot look for the user {name:?}: {reason}; write its number")]
     NotLookedUp {
-        /// The name.
+        /// The user's name, as the list has it.
         name: String,
-        /// The system's error.
+        /// The system's error on looking it up.
         reason: nix::Error,
     },
     /// There are too many.

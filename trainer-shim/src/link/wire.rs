@@ -99,7 +99,7 @@ pub enum FromProgram {
     Ask {
         /// Chosen by the program, unique among its open calls.
         seq: u64,
-        /// The call.
+        /// What is asked of the store.
         body: Box<RequestBody>,
         /// How long it may take, in milliseconds; `None` = as long as it takes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,7 +161,7 @@ pub enum FromAgent {
     Silent(Silence),
     /// The lease was renewed.
     ValidUntil {
-        /// See [`Welcome::valid_until_ms`].
+        /// The new end of the time that [`Welcome::valid_until_ms`] begins with.
         until_ms: u64,
     },
     /// The store does not answer, or does again. Sent to programs that understand it.
@@ -194,7 +194,7 @@ pub struct Silence {
 pub enum Over {
     /// The lease has ended, and all that was attached to it.
     LeaseLost,
-    /// The agent ends.
+    /// The agent is about to end.
     Stopped,
     /// The program broke the rules of the connection.
     Refused {

@@ -20,7 +20,7 @@ pub enum CallError {
     Revoked {
         /// Generation of the round: one counter per job, never reused.
         generation: Generation,
-        /// Why.
+        /// Why it is over for this process.
         why: Why,
     },
     /// The call was refused. The communicator is as it was.

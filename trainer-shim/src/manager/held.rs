@@ -95,7 +95,7 @@ struct Calls {
 enum Order {
     /// Stop, for this reason.
     Stop(Why),
-    /// A collective failed.
+    /// A collective failed here: it is explained by a revocation, or causes one.
     Failed(Failure),
 }
 
@@ -310,7 +310,7 @@ impl Drop for Running {
 pub(super) enum Opening {
     /// The generation is over.
     Over,
-    /// The library refused.
+    /// The library refused, or there are too many subgroups.
     Failed(Failure),
 }
 

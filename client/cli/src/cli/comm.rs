@@ -48,7 +48,7 @@ pub(crate) enum CommCommand {
     },
 }
 
-/// Which group.
+/// The group that a subcommand of `holdfast comm` is about.
 #[derive(Debug, Args)]
 pub(crate) struct GroupArgs {
     /// The group: the name of its round

@@ -10,9 +10,9 @@ use crate::{argument, transaction};
 /// Commands on keys and queues.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KvCommand {
-    /// Set a key
+    /// Set a key to a value; exit code 1 if --if-revision does not hold
     Put {
-        /// The key
+        /// The key to set
         #[arg(value_parser = argument::blob())]
         key: Blob,
         /// Its new value; - reads standard input as it is
@@ -25,7 +25,7 @@ pub(crate) enum KvCommand {
     },
     /// Print the value of a key; exit code 1 if it is absent
     Get {
-        /// The key
+        /// The key to read
         #[arg(value_parser = argument::blob())]
         key: Blob,
         /// Let any node answer from its own state, however old
@@ -37,7 +37,7 @@ pub(crate) enum KvCommand {
     },
     /// Add to a decimal number (absent = 0) and print the sum
     Add {
-        /// The key
+        /// The key that holds the number
         #[arg(value_parser = argument::blob())]
         key: Blob,
         /// What to add; may be negative
@@ -46,7 +46,7 @@ pub(crate) enum KvCommand {
     },
     /// Raise a decimal number to at least N (absent = N) and print what it is then
     Max {
-        /// The key
+        /// The key that holds the number
         #[arg(value_parser = argument::blob())]
         key: Blob,
         /// What it is at least from now on; may be negative
@@ -56,7 +56,7 @@ pub(crate) enum KvCommand {
     /// Set a key if it has the expected value (an empty one matches an absent key) and print its
     /// value afterwards; exit code 1 if it was not set
     Cas {
-        /// The key
+        /// The key to compare and set
         #[arg(value_parser = argument::blob())]
         key: Blob,
         /// The value that must be there
@@ -100,7 +100,7 @@ pub(crate) enum KvCommand {
     },
     /// Append to the value of a key (absent = empty)
     Append {
-        /// The key
+        /// The key whose value grows
         #[arg(value_parser = argument::blob())]
         key: Blob,
         /// What to append; - reads standard input as it is
@@ -120,7 +120,7 @@ pub(crate) enum KvCommand {
         #[arg(long)]
         stale: bool,
     },
-    /// Count keys
+    /// Count the keys of the run, or those that start with PREFIX
     Count {
         /// Only keys that start with this
         #[arg(value_parser = argument::blob())]
@@ -146,7 +146,7 @@ pub(crate) enum KvCommand {
     /// Wait until all keys exist (as a key, or as a queue that is not empty); --timeout bounds the
     /// whole wait, exit code 1 if it passes
     Wait {
-        /// The keys
+        /// The keys or queues to wait for
         #[arg(value_parser = argument::blob(), required = true, value_name = "KEY")]
         keys: Vec<Blob>,
         /// Wait until the keys are numbers of at least this [default: until they exist]
@@ -155,7 +155,7 @@ pub(crate) enum KvCommand {
     },
     /// Put a value at the end of a queue and print the queue's length
     Push {
-        /// The queue
+        /// The queue that gets the value
         #[arg(value_parser = argument::blob(), value_name = "KEY")]
         queue: Blob,
         /// The value; - reads standard input as it is
@@ -164,7 +164,7 @@ pub(crate) enum KvCommand {
     },
     /// Take the value at the front of a queue and print it; exit code 1 if the queue is empty
     Pop {
-        /// The queue
+        /// The queue to take from
         #[arg(value_parser = argument::blob(), value_name = "KEY")]
         queue: Blob,
         /// Print exactly the bytes of the value, without a newline; --output has no effect
@@ -173,7 +173,7 @@ pub(crate) enum KvCommand {
     },
     /// Print the length of a queue
     Length {
-        /// The queue
+        /// The queue whose length to print
         #[arg(value_parser = argument::blob(), value_name = "KEY")]
         queue: Blob,
     },
@@ -183,7 +183,7 @@ pub(crate) enum KvCommand {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct DeletionArgs {
-    /// The key
+    /// The key to delete
     #[arg(value_parser = argument::blob())]
     key: Option<Blob>,
     /// Delete all keys that start with this, which is not empty [default: one key]

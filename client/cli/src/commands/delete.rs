@@ -22,7 +22,7 @@ use crate::output::{Document, counted};
 /// into a command however long the keys are.
 const KEYS_AT_ONCE_MAX: u64 = 500;
 
-/// Deletes one key.
+/// Deletes one key; that it was not there is no failure.
 pub(crate) async fn one(context: &Context, key: Blob) -> Result<(), Failure> {
     match kv::propose(context, KvOp::Delete { key }).await? {
         (KvOutcome::Deleted { existed }, revision) => {

@@ -17,7 +17,7 @@ use crate::output::printable;
 pub(super) struct Holders {
     /// Null where it is not known.
     pub(super) host: Option<String>,
-    /// In growing order.
+    /// Their process numbers, in ascending order.
     pub(super) processes: Vec<ProcessId>,
     /// The incarnations that hold.
     incarnations: Vec<Incarnation>,

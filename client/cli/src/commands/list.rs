@@ -63,7 +63,7 @@ enum State {
     Start,
     /// Headers were printed, but no key.
     Empty,
-    /// Keys were printed.
+    /// At least one key was printed.
     Going,
 }
 

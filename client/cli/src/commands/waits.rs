@@ -197,7 +197,7 @@ impl Group {
         format!("{}{more}", keys.join(" "))
     }
 
-    /// What is missing.
+    /// What the waits of the group miss, in words.
     pub(super) fn words(&self) -> String {
         self.missing.clone().unwrap_or_else(|| format!("not there: {}", self.keys_in_words()))
     }

@@ -14,9 +14,9 @@ use crate::rank::Rank;
 use crate::report::{Section, spread};
 use crate::samples::ms;
 
-/// Simulated agents.
+/// Hosts whose agents are simulated.
 const HOSTS: u32 = 128;
-/// Real agents.
+/// Hosts whose agents are programs of their own.
 const AGENTS: u32 = 4;
 /// Of the hosts that are lost.
 const TTLS: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(5)];

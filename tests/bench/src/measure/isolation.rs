@@ -31,7 +31,7 @@ const MULTI_KEYS: u32 = 131_072;
 const LARGE_BYTES: usize = 8_000_000;
 /// Keys that are counted again and again.
 const COUNTED_KEYS: u32 = 1_000_000;
-/// Silent connections.
+/// Connections that say nothing.
 const SILENT: usize = 4_000;
 /// Small puts in flight at once: about three times what keeps three nodes busy.
 const SMALL_PUTS: usize = 768;

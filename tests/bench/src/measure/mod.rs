@@ -57,7 +57,7 @@ pub enum Measurement {
     Groups,
     /// Many hosts whose ranks poll one absent key.
     Polls,
-    /// NVRx's in-process restart.
+    /// NVRx's in-process restart, on Holdfast's store and on its own.
     Restarts,
     /// Rounds of up to 16 384 processes.
     Rounds,
@@ -67,9 +67,9 @@ pub enum Measurement {
     Communicators,
     /// One job of 16 384 processes: deaths, subscriptions, listings.
     Large,
-    /// Many idle hosts.
+    /// Many hosts on which nothing happens.
     Idle,
-    /// Other stores.
+    /// Other stores under the same load, where they are installed.
     Peers,
 }
 
@@ -150,7 +150,7 @@ impl Measurement {
         }
     }
 
-    /// Runs the measurement.
+    /// Makes the measurement, and answers its section of the report.
     pub async fn run(self, bench: &Bench) -> anyhow::Result<Section> {
         let title = self.title();
         match self {

@@ -17,7 +17,7 @@ use crate::wire::Wire;
 const CONNECTIONS: usize = 1_000;
 /// How long PyTorch's server is given.
 const PEER_TIME_MAX: Duration = Duration::from_secs(20);
-/// The aim.
+/// Time in which all connections are to have their answers.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Opens all at once; how long until the last has its answer.

@@ -23,7 +23,7 @@ pub(super) struct Costed {
 }
 
 impl Costed {
-    /// The median latency.
+    /// The median of the latencies.
     pub(super) fn p50(&self) -> Duration {
         self.load.latencies.p50()
     }

@@ -24,7 +24,7 @@ const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
-/// The cluster.
+/// Three nodes of etcd on this machine.
 pub struct Etcd {
     nodes: Vec<Child>,
     leader: String,
@@ -245,7 +245,7 @@ impl Worker for EtcdPut {
     }
 }
 
-/// Gets keys, linearizably.
+/// A worker that gets keys, linearizably.
 pub struct EtcdGet(pub Sender);
 
 impl Worker for EtcdGet {

@@ -15,7 +15,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// A server of its own.
 pub struct Redis {
-    /// The process.
+    /// `redis-server` as a child process.
     pub child: Child,
     address: String,
 }
@@ -55,7 +55,7 @@ impl Redis {
         Ok(Some(Redis { child, address }))
     }
 
-    /// Opens connections.
+    /// Opens so many connections to it.
     pub async fn connect(&self, count: usize) -> anyhow::Result<Vec<Connection>> {
         let mut connections = Vec::with_capacity(count);
         for _ in 0..count {
@@ -67,7 +67,7 @@ impl Redis {
     }
 }
 
-/// One connection.
+/// A connection that carries one command at a time.
 pub struct Connection(BufReader<TcpStream>);
 
 impl Connection {

@@ -20,7 +20,7 @@ threading.Event().wait()
 /// The server in a Python process of its own.
 #[derive(Debug)]
 pub struct Torch {
-    /// The process.
+    /// Python as a child process.
     pub child: Child,
     /// Where TCPStore clients connect.
     pub address: String,

@@ -34,7 +34,7 @@ pub enum Ended {
 
 /// The result of a call.
 pub enum Called<T> {
-    /// The call's outcome.
+    /// The call was answered, with this outcome.
     Done(T),
     /// None. The rank goes to the next advance.
     Failed,

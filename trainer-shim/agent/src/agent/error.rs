@@ -17,7 +17,7 @@ pub enum Error {
     Listen {
         /// Address to listen at.
         address: SocketAddr,
-        /// The system's error.
+        /// The system's error on listening there.
         reason: io::Error,
     },
     /// The run could not be opened.
@@ -41,7 +41,8 @@ pub enum Error {
     /// The run was named, and is over.
     #[error("{}", over_in_short(refusal))]
     RunOver {
-        /// The state machine's.
+        /// The refusal by the state machine: [`Refusal::RunOver`], which says when and why the run
+        /// ended.
         refusal: Box<Refusal>,
     },
     /// Loopback has no free port where one was to be chosen.

@@ -21,7 +21,7 @@ pub struct Admission {
 #[derive(Debug, Default)]
 struct Present {
     all: usize,
-    /// By process id.
+    /// How many connections each process has, by its process id.
     of: BTreeMap<i32, usize>,
 }
 

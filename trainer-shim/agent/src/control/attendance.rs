@@ -20,7 +20,7 @@ pub struct Part {
     pid: Option<i32>,
 }
 
-/// Attached clients.
+/// Which clients are attached, and which parts of the launch are done.
 #[derive(Debug, Default)]
 pub struct Attendance {
     attached: usize,

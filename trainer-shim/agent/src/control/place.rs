@@ -81,9 +81,9 @@ pub enum PlaceError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error.
+        /// The error that the system gave for the path.
         reason: io::Error,
-        /// Setting to change.
+        /// The setting that chose the path, and can choose another.
         chosen_by: ChosenBy,
     },
     /// Something else is there already. It belongs to another program, and stays.
@@ -91,7 +91,7 @@ pub enum PlaceError {
     NotSocket {
         /// Path of the socket.
         path: PathBuf,
-        /// Setting to change.
+        /// The setting that chose the path, and can choose another.
         chosen_by: ChosenBy,
     },
     /// No socket can have so long a name.
@@ -99,7 +99,7 @@ pub enum PlaceError {
     TooLong {
         /// Path of the socket.
         path: PathBuf,
-        /// Setting to change.
+        /// The setting that chose the path, and can choose another.
         chosen_by: ChosenBy,
     },
 }

@@ -36,9 +36,9 @@ pub enum Request {
     /// Wait until this many clients have connected to the store that was asked
     /// for before on this connection.
     Workers {
-        /// How many clients.
+        /// How many clients must have connected.
         workers: u64,
-        /// For how long.
+        /// How long to wait for them, in milliseconds.
         timeout_ms: u64,
     },
     /// Be the incarnation of the asker's processes: frames follow instead of lines. See
@@ -54,7 +54,7 @@ pub enum Request {
         /// It ended with code 0: its part of the launch is done.
         #[serde(default)]
         done: bool,
-        /// How it ended.
+        /// How the command ended, if the process that started it reports that.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended: Option<CommandEnded>,
     },
@@ -72,11 +72,11 @@ pub struct CommandEnded {
     pub exit: Exit,
 }
 
-/// An agent's answer.
+/// An agent's answer to a [`Request`]: a JSON object in one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// Answer to [`Request::Attach`].
+    /// Answer to [`Request::Attach`]: the client is attached, and its run is open.
     Attached {
         /// Name of the job.
         job: Name,
@@ -93,12 +93,12 @@ pub enum Response {
         #[serde(default)]
         met: String,
     },
-    /// Answer to [`Request::Open`].
+    /// Answer to [`Request::Open`]: the namespace is open at a port of its own.
     Opened {
         /// Where its clients connect.
         address: SocketAddr,
     },
-    /// Answer to [`Request::Store`].
+    /// Answer to [`Request::Store`]: the store is served.
     Store {
         /// Where the asker connects, as a client.
         address: SocketAddr,
@@ -107,14 +107,14 @@ pub enum Response {
         /// The agent serves that address anyway: no program is the master there.
         is_agent: bool,
     },
-    /// Answer to [`Request::Workers`].
+    /// Answer to [`Request::Workers`]: that many clients have connected.
     Come {},
     /// To [`Request::Upgrade`]: the agent is about to be replaced.
     Upgrading {
         /// Version of the agent.
         version: String,
     },
-    /// Answer to [`Request::Status`].
+    /// Answer to [`Request::Status`]: what the agent serves now.
     Status {
         /// Name of the job.
         job: Name,
@@ -137,7 +137,7 @@ pub enum Response {
         /// Why nothing is served any more, if the run has ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fenced: Option<String>,
-        /// The agent's version.
+        /// Version of the agent; none from an agent that does not report it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
     },

@@ -142,7 +142,7 @@ impl SessionLedger {
         bytes
     }
 
-    /// Rewrites it, shorter.
+    /// Rewrites the journal with the session and the commands in flight only.
     fn shorten(&mut self) -> io::Result<()> {
         let Some(opened) = &mut self.opened else { return Ok(()) };
         opened.next = self.next;

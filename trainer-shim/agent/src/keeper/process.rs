@@ -43,9 +43,9 @@ const PANICKED: i32 = 101;
 pub enum Said {
     /// An agent has ended, and is started again after this time.
     Again {
-        /// Its process id.
+        /// Process id of the agent that has ended.
         pid: u32,
-        /// How it ended.
+        /// How that agent ended: its exit code, or a signal.
         status: ExitStatus,
         /// Pause before the next agent.
         pause: Duration,
@@ -59,12 +59,12 @@ pub enum Said {
     },
     /// All kept connections are given up.
     GivenUp {
-        /// How many connections.
+        /// How many connections are closed.
         connections: usize,
     },
     /// The keeper ends by this signal: no agent comes up that could obey it.
     Ends {
-        /// The signal.
+        /// Number of the signal that ends it.
         signal: i32,
         /// How many connections it has.
         connections: usize,
@@ -84,7 +84,7 @@ pub trait Start {
     /// Whether this signal ends a keeper whose next agent does not come up; `is_up`: it came while
     /// an agent was up, which obeys it.
     fn is_ended_by(&self, signal: i32, is_up: bool) -> bool;
-    /// Logs the events.
+    /// Writes an event of the keeper where people read it.
     fn say(&mut self, said: Said);
 }
 

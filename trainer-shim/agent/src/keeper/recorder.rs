@@ -71,7 +71,7 @@ pub struct Base {
 /// An event of a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Happened {
-    /// Bytes were received.
+    /// These bytes came from the client.
     Input(Vec<u8>),
     /// A message was taken from them, to start apart from those before it or not.
     Received {
@@ -80,7 +80,7 @@ pub enum Happened {
     },
     /// All operations that could start were started.
     Started,
-    /// The store answered.
+    /// The store gave this answer to a call.
     Answered(CallAnswer),
     /// Its wait was released.
     Released,
@@ -111,7 +111,7 @@ struct Recording {
     is_stirred: bool,
 }
 
-/// A recorded connection.
+/// A connection as its journal has it, for the agent that takes it up.
 #[derive(Debug)]
 pub struct Recorded {
     /// State at the beginning of the journal.

@@ -39,14 +39,14 @@ pub enum ToAgent {
     Connection {
         /// By what both know it; never used again.
         id: u64,
-        /// Where it came.
+        /// Id of the listener that accepted it.
         listener: u64,
     },
     /// All kept sockets were sent.
     Ready,
-    /// A signal came.
+    /// A signal reached the keeper, which hands it on.
     Signal {
-        /// Signal number.
+        /// Number of the signal on this system.
         number: i32,
         /// Whether the kernel sent it to the whole group.
         from_terminal: bool,

@@ -146,7 +146,7 @@ impl Table {
         }
     }
 
-    /// The whole table.
+    /// The table as it is written down for the agent that follows.
     pub fn notes(&self) -> StoreNotes {
         let open = self.0.open.lock();
         let note = |(name, open): (&Name, &Open)| StoreNote {

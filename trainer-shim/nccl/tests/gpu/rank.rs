@@ -147,7 +147,7 @@ impl Rank {
         Ok("begun".to_owned())
     }
 
-    /// `broadcast COUNT ROOT`
+    /// `broadcast COUNT ROOT`: on all communicators, one after the other.
     fn broadcast(&mut self, count: usize, root: u32) -> Answer {
         self.fill(count)?;
         for (communicator, buffer) in self.communicators.iter_mut().zip(&self.buffers) {

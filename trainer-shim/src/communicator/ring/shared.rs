@@ -21,7 +21,7 @@ use crate::communicator::work::Work;
 
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// Quiesce was called.
+    /// The communicator was quiesced by its user.
     Aborted,
     /// It is known that this communicator is of no use.
     Failed(Failure),

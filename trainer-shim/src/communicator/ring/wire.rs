@@ -33,7 +33,7 @@ pub(super) const ANSWER_BYTES_MAX: usize = 2 + 2 * (2 + GROUP_BYTES_MAX);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To the root.
+    /// From a member to the root.
     CheckIn,
     /// From a rank to the next one.
     Neighbour,
@@ -54,7 +54,7 @@ pub(super) enum Handshake {
     Member,
     /// A peer with this protocol and another id.
     OtherId,
-    /// Any other peer.
+    /// A peer with another protocol, or that comes for another purpose.
     Stranger,
 }
 
@@ -116,7 +116,7 @@ impl Introduction {
         framed(body)
     }
 
-    /// Without its length.
+    /// Reads an introduction without the length before it; `None` if it is malformed.
     pub(super) fn decode(body: &[u8]) -> Option<Introduction> {
         let mut fields = Fields::new(body);
         Some(Introduction {
@@ -184,7 +184,7 @@ impl Answer {
         framed(body)
     }
 
-    /// Without its length.
+    /// Reads an answer without the length before it; `None` if it is malformed.
     pub(super) fn decode(body: &[u8]) -> Option<Answer> {
         let mut fields = Fields::new(body);
         let answer = match fields.u8()? {

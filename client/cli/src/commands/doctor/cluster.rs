@@ -13,7 +13,7 @@ use crate::commands::status::leaderless;
 
 /// How long a node may take for one answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(3);
-/// Nodes looked at.
+/// Most nodes that are examined.
 const NODES_MAX: usize = 64;
 /// Pause between the two looks at a node's clock.
 const CLOCK_WINDOW: Duration = Duration::from_secs(2);

@@ -39,7 +39,7 @@ pub(super) struct Group {
     /// How they ended, in words.
     pub(super) cause: Option<String>,
     pub(super) standby: bool,
-    /// In growing order.
+    /// Their process numbers, in ascending order.
     pub(super) processes: Vec<ProcessId>,
     /// Their ranks in the latest iteration.
     pub(super) ranks: Vec<Option<u32>>,

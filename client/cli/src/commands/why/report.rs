@@ -43,7 +43,7 @@ pub(super) struct Why {
     agents: u64,
     /// Programs that have ended.
     ended: Vec<Ended>,
-    /// Whether nothing waits.
+    /// Whether no round is open and nobody waits for a key.
     pub(super) idle: bool,
     deadlocks: Vec<Deadlock>,
     /// The one that opened first comes first.

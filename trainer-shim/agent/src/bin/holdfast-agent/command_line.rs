@@ -65,7 +65,7 @@ enum Verb {
     /// the same name is the same namespace on every host. To be called by a
     /// command that `run` started.
     Open {
-        /// The namespace.
+        /// The name of the namespace.
         name: Name,
         /// Ask the agent with this control socket.
         #[arg(long, env = "HOLDFAST_CONTROL", value_name = "PATH")]
@@ -73,7 +73,7 @@ enum Verb {
     },
     /// Print a completion script for a shell.
     Completions {
-        /// The shell.
+        /// The shell that will read the script.
         shell: Shell,
     },
     /// Say which signals come, to the `run` that started this.
@@ -124,7 +124,7 @@ enum Verb {
 pub enum Process<'c> {
     /// The agent under `run`; with its control socket, if it has a keeper.
     Host {
-        /// The control socket.
+        /// Path of its control socket; `None` without a keeper.
         kept: Option<&'c Path>,
     },
     /// The parent of that.
@@ -153,15 +153,15 @@ pub enum Task {
     Open {
         /// Name of the namespace.
         name: Name,
-        /// The control socket.
+        /// Path of the control socket of the agent that is asked.
         control: PathBuf,
     },
     /// `upgrade`: another program for the agent
     Upgrade {
-        /// The control socket.
+        /// Path of the control socket of the agent to replace.
         control: PathBuf,
     },
-    /// The agent's parent.
+    /// `keeper`: the parent of the agent, with the arguments that it starts the agent with
     Keeper(Vec<OsString>),
     /// `completions`: for this shell
     Completions(Shell),

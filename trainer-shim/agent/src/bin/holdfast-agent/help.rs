@@ -23,13 +23,13 @@ over the defaults. A file looks like this, every line optional:
     [limits]
     connections_max = 16384";
 
-/// Usage of `serve`.
+/// Examples of `serve`, for its own help and for that of the program.
 const SERVE: &str = "\
   Serve the run r3 of job train at PyTorch's usual port:
     holdfast-agent serve --store 10.0.0.1:21001,10.0.0.2:21001,10.0.0.3:21001 \\
         --job train --run r3 --tcpstore 127.0.0.1:29500";
 
-/// Usage of `run`.
+/// Examples of `run`, for its own help and for that of the program.
 const RUN: &str = "\
   Start an unmodified PyTorch program in a new run of its own:
     export HOLDFAST_STORE=10.0.0.1:21001,10.0.0.2:21001

@@ -63,7 +63,7 @@ impl Lines {
         self.shared.json.store(true, Ordering::Relaxed);
     }
 
-    /// Queues a line.
+    /// Queues a line and its line break; a line that does not fit is dropped and counted.
     pub fn say(&self, line: impl Display) {
         self.push(format!("{line}\n").into_bytes());
     }

@@ -10,7 +10,7 @@ use nix::unistd::{AccessFlags, access};
 /// Why the command cannot be started.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// No such file.
+    /// There is no such file, at the path or in a folder of `PATH`.
     #[error("{name}: command not found")]
     NotFound {
         /// As it was given.
@@ -21,7 +21,7 @@ pub enum ProgramError {
     NotExecutable {
         /// As it was given.
         name: String,
-        /// Reason, in words.
+        /// Why it cannot be executed, in words.
         why: String,
     },
 }

@@ -60,7 +60,7 @@ pub struct Settings {
     pub allow_uid: Users,
     /// Filter of the log's events.
     pub log: String,
-    /// Text or JSON.
+    /// Whether log lines are text or JSON.
     pub log_format: LogFormat,
     /// Limits of the TCPStore door.
     pub limits: Limits,
@@ -69,7 +69,7 @@ pub struct Settings {
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text for people.
+    /// Text for people, in colour on a terminal.
     Pretty,
     /// One JSON object a line.
     Json,

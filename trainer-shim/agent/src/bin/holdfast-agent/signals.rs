@@ -16,7 +16,7 @@ const CAUGHT_MAX: usize = 64;
 /// A signal that reached the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caught {
-    /// Signal that came.
+    /// The signal that was caught.
     pub signal: Signal,
     /// Sent by the kernel to the whole foreground process group: Ctrl-C, or
     /// the terminal went away. A child process has got it too.

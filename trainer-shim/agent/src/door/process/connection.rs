@@ -88,7 +88,7 @@ enum Came {
 enum Ending {
     /// The program closed it, or is gone.
     Closed(&'static str),
-    /// The socket broke.
+    /// The socket cannot be read or written any more.
     Broken(io::Error),
     /// The program does what it may not.
     Refused(String),

@@ -39,7 +39,7 @@ struct Entry {
 }
 
 impl ConnectionTable {
-    /// Adds a connection.
+    /// Adds a connection, without incarnations, and answers its id.
     pub fn sit(&mut self) -> ConnectionId {
         self.last += 1;
         self.entries.insert(self.last, Entry::default());

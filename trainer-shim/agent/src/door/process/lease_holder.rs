@@ -147,7 +147,7 @@ impl LeaseHolder {
         lease_holder
     }
 
-    /// Adds a connection.
+    /// Adds a connection to the table, keeps its place, and answers its id.
     pub fn sit(&self, place: Place) -> ConnectionId {
         let mut connections = self.connections.lock();
         let id = connections.table.sit();

@@ -28,7 +28,7 @@ pub struct Outbox {
     cut: CancellationToken,
 }
 
-/// The receiving end.
+/// The end of an [`Outbox`] from which the connection's writer takes frames.
 #[derive(Debug)]
 pub struct Queue {
     frames: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -61,7 +61,7 @@ impl Outbox {
         self.push(&FromAgent::Reply { seq, body: Box::new(body) });
     }
 
-    /// Queues a frame.
+    /// Queues a frame; cuts the program off if it is too long, or if too many bytes wait.
     pub fn push(&self, frame: &FromAgent) {
         match encode(frame, FROM_AGENT_BYTES_MAX) {
             Ok(frame) => {

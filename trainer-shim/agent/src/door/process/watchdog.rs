@@ -40,7 +40,7 @@ pub struct Watched {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Lively,
-    /// It was warned.
+    /// It was warned of its silence; a heartbeat in time makes it lively again.
     Silent,
     /// It was asked to end, so long ago, for this: woken up for that, it may send
     /// heartbeats again.
@@ -53,7 +53,7 @@ enum Stage {
 /// The silent part of a process, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hang {
-    /// The whole program.
+    /// The whole program, which sends no heartbeats.
     Program(Duration),
     /// Its main thread, while the library goes on sending heartbeats.
     MainThread(Duration),

@@ -144,7 +144,7 @@ pub enum Message {
         /// Keys that must exist.
         keys: Vec<Blob>,
     },
-    /// Answered with [`Reply::Number`].
+    /// Asks for the number of keys; answered with [`Reply::Number`].
     GetNumKeys,
     /// Answered with the number of keys deleted, [`Reply::Number`].
     DeleteKey {
@@ -158,9 +158,9 @@ pub enum Message {
         /// Bytes to add at the end of the value.
         value: Blob,
     },
-    /// Answered with [`Reply::Values`].
+    /// Gets several keys; answered with [`Reply::Values`].
     MultiGet {
-        /// Keys to read.
+        /// Keys to read, in the order of the reply's values.
         keys: Vec<Blob>,
     },
     /// Sets several keys; not answered.
@@ -170,7 +170,7 @@ pub enum Message {
     },
     /// Gives up a WAIT or BARRIER; always answered with [`Reply::Cancelled`].
     CancelWait,
-    /// Answered with [`Reply::Pong`].
+    /// Asks for the nonce back; answered with [`Reply::Pong`].
     Ping {
         /// Chosen by the client.
         nonce: u32,
@@ -182,17 +182,17 @@ pub enum Message {
         /// Value: any bytes, up to `value_bytes_max`; may be empty.
         value: Blob,
     },
-    /// Answered with [`Reply::Popped`].
+    /// Takes the value at the front of a queue; answered with [`Reply::Popped`].
     QueuePop {
         /// Key of the queue: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
-    /// Answered with [`Reply::Number`].
+    /// Asks for the length of a queue; answered with [`Reply::Number`].
     QueueLen {
         /// Key of the queue: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
-    /// Answered with [`Reply::Keys`].
+    /// Asks for the names of all keys; answered with [`Reply::Keys`].
     ListKeys,
     /// Adds one to the number at the key; answered with [`Reply::Released`]
     /// once it is at least the world size.
@@ -345,20 +345,20 @@ pub enum Reply {
     Checked(bool),
     /// To WAIT and BARRIER.
     Released,
-    /// Reply to CANCEL_WAIT.
+    /// To CANCEL_WAIT, whether or not a wait was open.
     Cancelled,
-    /// Reply to PING.
+    /// To PING: the nonce that the client sent.
     Pong(u32),
     /// To MULTI_GET: one for each key asked, in that order.
     Values(Vec<Blob>),
-    /// Reply to QUEUE_POP.
+    /// To QUEUE_POP: the length of the queue, and the value that was taken.
     Popped {
         /// Length before the pop.
         length: i64,
         /// The front, unless the length is 0.
         front: Option<Blob>,
     },
-    /// Reply to LIST_KEYS.
+    /// To LIST_KEYS: the names of all keys.
     Keys(Vec<Blob>),
 }
 

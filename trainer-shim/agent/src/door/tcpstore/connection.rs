@@ -106,7 +106,7 @@ struct Output {
 /// How an operation ends for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
-    /// In silence.
+    /// The client gets no reply.
     Silently,
     /// With a release, or with a CANCEL_WAIT.
     Released,

@@ -19,7 +19,7 @@ pub enum WireError {
         "the first byte is {first:#04x}, not VALIDATE: no TCPStore client of torch 2.2 or newer"
     )]
     NotTcpStore {
-        /// First byte received.
+        /// The first byte of the connection.
         first: u8,
     },
     /// VALIDATE with another number.
@@ -34,7 +34,7 @@ pub enum WireError {
     /// No operation has this byte.
     #[error("unknown operation {byte}")]
     UnknownOp {
-        /// Operation byte.
+        /// The byte in the place of an operation.
         byte: u8,
     },
     /// A field is longer than its limit.

@@ -19,16 +19,16 @@ use operation::{Gathering, Pending, number};
 pub enum Call {
     /// Change something; exactly once.
     Propose(Command),
-    /// Ask something; linearizable.
+    /// Ask something; linearizable, so that the answer holds every write acknowledged before.
     Read(Read),
 }
 
 /// The store's answer to a [`Call`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum CallAnswer {
-    /// Answer to [`Call::Propose`].
+    /// What became of the command of a [`Call::Propose`].
     Proposed(Outcome),
-    /// Answer to [`Call::Read`].
+    /// What the read of a [`Call::Read`] found.
     Read(ReadOutcome),
 }
 
@@ -48,7 +48,7 @@ pub enum Step {
 /// Why an operation has no answer in TCPStore's protocol.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Unanswerable {
-    /// The store refused.
+    /// The store refused the command, for this reason.
     #[error("{0}")]
     Refused(holdfast_api::Refusal),
     /// The answer is too long to be held.

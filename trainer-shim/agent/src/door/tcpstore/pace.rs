@@ -72,7 +72,7 @@ impl Pace {
         }
     }
 
-    /// Notes an answer.
+    /// Notes that the question was answered now, and whether all of its keys exist.
     pub fn answered(&mut self, all_exist: bool, now: Instant) {
         self.missed = (!all_exist).then_some(now);
     }

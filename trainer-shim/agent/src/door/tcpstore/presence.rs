@@ -79,7 +79,7 @@ struct Visits {
     left: Instant,
 }
 
-/// The next collection.
+/// When the next collection is due.
 #[derive(Debug, PartialEq, Eq)]
 enum Due {
     Now(Over),

@@ -102,7 +102,7 @@ impl Handle {
         self.0.clients.load(Ordering::Relaxed)
     }
 
-    /// Clients by namespace.
+    /// Which namespaces have clients, and which of them are over.
     pub fn presence(&self) -> &Presence {
         &self.0.presence
     }
@@ -117,7 +117,7 @@ impl Handle {
         self.0.drain.has_begun()
     }
 
-    /// Connected clients.
+    /// The connected clients, and what each of them waits for.
     pub fn roster(&self) -> &Roster {
         &self.0.roster
     }

@@ -164,7 +164,8 @@ impl Socket {
 }
 
 impl Visibility {
-    /// Starts without connections.
+    /// Starts without connections. Without epoll it works, and a set() that returned may be seen
+    /// late.
     pub fn new() -> Arc<Visibility> {
         let unread = epoll::create(CreateFlags::CLOEXEC);
         if let Err(error) = &unread {
@@ -380,7 +381,7 @@ struct Open {
 }
 
 impl Sender {
-    /// Reads its socket.
+    /// Reads its socket into `chunk`, and answers how many bytes came; from then on it lags.
     pub fn read(
         &mut self,
         stream: &TcpStream,

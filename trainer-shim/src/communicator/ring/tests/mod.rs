@@ -51,7 +51,7 @@ impl Raw {
         self.0.write_all(bytes).unwrap();
     }
 
-    /// A whole check-in.
+    /// Connects to the root, and sends handshake and introduction.
     fn check_in(id: &Id, introduction: &Introduction) -> Raw {
         let mut raw = Raw::connect(id);
         let mut bytes = handshake(Purpose::CheckIn, &id.secret);

@@ -20,11 +20,11 @@ const SHOWN_CHARS_MAX: usize = 80;
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its pid.
+    /// Its process id, which names its folder in `/proc`.
     pub id: u32,
     /// Pid of the parent.
     pub parent: u32,
-    /// Its command line.
+    /// Its words with spaces between them; empty if they cannot be read.
     pub command: String,
     /// `MASTER_ADDR` and `MASTER_PORT` as it was started.
     pub address: String,
@@ -72,7 +72,7 @@ pub enum Finding {
         address: String,
         /// Name of the parent, which has the agent's address: the launcher.
         launcher: String,
-        /// The agent's address.
+        /// Where the agent serves the command's ranks.
         ours: SocketAddr,
     },
     /// All processes have the agent's address, and do not use it.
@@ -84,7 +84,7 @@ pub enum Finding {
     Gone {
         /// Command line of the process.
         command: String,
-        /// The agent's address.
+        /// Where the agent served the command's ranks.
         ours: SocketAddr,
     },
 }

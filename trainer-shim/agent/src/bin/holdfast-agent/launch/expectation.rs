@@ -96,7 +96,7 @@ impl Expectation {
         self.postpone();
     }
 
-    /// Looks again later.
+    /// Makes the next look due after `LOOK_INTERVAL`.
     pub fn postpone(&mut self) {
         self.due = Some(Instant::now() + LOOK_INTERVAL);
     }

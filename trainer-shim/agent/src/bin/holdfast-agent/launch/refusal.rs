@@ -28,7 +28,7 @@ pub enum Refusal {
     },
     /// Its torch dies of a port that is served already.
     TooOld {
-        /// Version of torch.
+        /// The version of torch that is too old.
         version: Version,
         /// The Python that has it.
         python: PathBuf,

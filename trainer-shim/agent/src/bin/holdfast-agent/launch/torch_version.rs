@@ -63,7 +63,7 @@ impl fmt::Display for Version {
 pub enum Found {
     /// A torch was found.
     Known {
-        /// Version of torch.
+        /// The version of the torch that was found.
         version: Version,
         /// Interpreter that it is installed in.
         python: PathBuf,

@@ -52,16 +52,16 @@ pub struct Torchrun<'a> {
     command: &'a [OsString],
     /// The program that runs torchrun.
     pub program: Program<'a>,
-    /// Its first argument.
+    /// Index of its first own argument among the words of the command.
     first: usize,
 }
 
 /// How torchrun is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program<'a> {
-    /// Its own script.
+    /// By a file whose name is `torchrun`: this word of the command.
     Script(&'a OsStr),
-    /// `PYTHON -m torch.distributed.run`.
+    /// As a module of this Python: `PYTHON -m torch.distributed.run`.
     Python(&'a OsStr),
 }
 
@@ -80,7 +80,7 @@ pub struct Around {
     pub ports: Vec<SocketAddr>,
     /// `PET_RDZV_BACKEND` as the user set it.
     pub pet_backend: Option<String>,
-    /// Value of `PET_NNODES`.
+    /// `PET_NNODES`, the number of nodes, as the user set it.
     pub pet_nodes: Option<String>,
     /// Whether `PET_NODE_RANK` is set.
     pub pet_node_rank: bool,

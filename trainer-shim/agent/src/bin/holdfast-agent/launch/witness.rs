@@ -35,7 +35,7 @@ const READY: &str = "ready";
 
 /// A process beside the command, in all of its groups.
 pub struct Witness {
-    /// Killed when dropped.
+    /// The process; the system kills it when this is dropped.
     _child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     seen: VecDeque<(Seen, Instant)>,
