@@ -194,7 +194,7 @@ impl Actor {
         let look_at = self.look_out(now);
         let questions = self.link.as_mut().map(|link| &mut link.questions);
         let level_at = questions.and_then(|questions| questions.look_at_level(now));
-        let next_tick = self.calls.next_tick();
+        let next_tick = self.calls.next_tick(now);
         [next_tick, alive_until, navigate_at, proof_at, look_at, level_at, self.farewell]
             .into_iter()
             .flatten()

@@ -7,6 +7,7 @@
 mod expiry;
 mod pipeline;
 mod queues;
+mod reads;
 mod request;
 mod resumable;
 
@@ -65,6 +66,9 @@ pub(crate) struct Calls {
     pipelines: bool,
     /// How many calls of its own, for pipelines, it has made.
     last_own: u64,
+    /// How many calls are likely to wait soon: those that waited at the last answers, and the
+    /// callers that got these.
+    expected: usize,
     /// The session that ended last.
     over: SessionId,
     /// Where to write what the next process has to know.
@@ -99,6 +103,7 @@ impl Calls {
             minor: 0,
             pipelines: false,
             last_own: 0,
+            expected: 0,
             over: SessionId::MIN,
             ledger: None,
             unsettled: BTreeMap::new(),
@@ -210,6 +215,7 @@ impl Calls {
             || queues.want_session()
             || !queues.again.is_empty()
             || !queues.to_leader.is_empty()
+            || queues.reads.len() > 0
             || !self.delayed.is_empty()
             || !self.held.is_empty()
             || self.session_keeper.wants_leader();
@@ -250,9 +256,20 @@ impl Calls {
         let commands = !queues.again.is_empty()
             || (takes && (!queues.fresh.is_empty() || queues.small.first().is_some()))
             || self.session_keeper.has_sendable(queues.want_session(), now);
-        !self.cancels.is_empty()
-            || !queues.to_any.is_empty()
-            || (leads && (commands || !queues.first.is_empty() || !queues.to_leader.is_empty()))
+        let reads = queues.reads.len() > 0 && queues.reads.may_go(now);
+        let others = reads || !queues.first.is_empty() || !queues.to_leader.is_empty();
+        !self.cancels.is_empty() || !queues.to_any.is_empty() || (leads && (commands || others))
+    }
+
+    /// Whether more calls are likely to come that could go out with those that wait.
+    pub(crate) fn expects_more(&self) -> bool {
+        let waiting = self.queues.waiting();
+        self.queues.first.is_empty() && (1..self.expected).contains(&waiting)
+    }
+
+    /// So many callers were answered: they are likely to come again.
+    pub(crate) fn answered_callers(&mut self, count: usize) {
+        self.expected = self.expected.max(self.queues.waiting()) + count;
     }
 
     /// Fills a frame with what is waiting, within its bounds. What is put into
@@ -274,12 +291,13 @@ impl Calls {
                 batch.push(Request { id, body: RequestBody::Propose(proposal) });
             }
         }
+        let reads_go = self.queues.reads.may_go(now);
         // Commands and the rest take turns, so that neither starves the other.
         let mut commands_turn = true;
         while batch.len() < BATCH_REQUESTS_MAX {
             let first = self.queues.first.first().copied().filter(|_| leads);
             let command = self.first_command(leads);
-            let other = self.first_other(leads);
+            let other = self.first_other(leads, reads_go);
             let turn = if commands_turn { command.or(other) } else { other.or(command) };
             let Some(id) = first.or(turn) else { break };
             let size = |calls: &Calls, id| calls.open.get(&id).map_or(0, |call| call.bytes);
@@ -295,6 +313,9 @@ impl Calls {
             commands_turn = !commands_turn;
             batch.extend(self.send(id, now));
         }
+        if !batch.is_empty() {
+            self.expected = 0;
+        }
     }
 
     fn first_command(&self, leads: bool) -> Option<CallId> {
@@ -306,10 +327,12 @@ impl Calls {
         if leads { again.or_else(fresh) } else { None }
     }
 
-    fn first_other(&self, leads: bool) -> Option<CallId> {
+    fn first_other(&self, leads: bool, reads_go: bool) -> Option<CallId> {
         let queues = &self.queues;
-        let to_leader = queues.to_leader.first().copied().filter(|_| leads);
-        queues.to_any.first().copied().or(to_leader)
+        let to_leader = queues.to_leader.first().copied();
+        let read = queues.reads.first().filter(|_| reads_go);
+        let oldest = || to_leader.into_iter().chain(read).min().filter(|_| leads);
+        queues.to_any.first().copied().or_else(oldest)
     }
 
     /// Takes a call out of its queue and makes the request that goes out.
@@ -349,6 +372,8 @@ impl Calls {
         call.progress.wire = Some(wire);
         if let Some(group) = &call.group {
             self.queues.small.went(group);
+        } else if call.is_small_read() {
+            self.queues.reads.went(now);
         }
         self.on_wire.insert(wire, id);
         if is_new {
@@ -396,6 +421,7 @@ impl Calls {
             (Ask::Propose { .. } | Ask::Pipeline(_), None, _) => {
                 self.queues.fresh.insert(id);
             }
+            _ if call.is_small_read() => self.queues.reads.insert(id),
             (ask, ..) if ask.needs_leader() => {
                 self.queues.to_leader.insert(id);
             }
@@ -418,6 +444,7 @@ impl Calls {
         if let Some(group) = &call.group {
             self.queues.small.remove(group, id);
         }
+        self.queues.reads.remove(id);
         self.queues.to_leader.remove(&id);
         self.queues.to_any.remove(&id);
         self.delayed.remove(&id);
@@ -439,6 +466,8 @@ impl Calls {
             self.on_wire.remove(&wire);
             if let Some(group) = &call.group {
                 self.queues.small.came_back(group);
+            } else if call.is_small_read() {
+                self.queues.reads.came_back();
             }
         }
     }
@@ -480,10 +509,18 @@ impl Calls {
             self.leave_pipeline(pipeline, id);
         }
         if let Ask::Read { read, stale: false, .. } = &call.ask {
-            match self.flights.leave(read, id) {
+            let left = self.flights.leave(read, id);
+            if !matches!(left, Left::NewLead(_))
+                && call.progress.wire.is_some()
+                && call.is_small_read()
+            {
+                self.queues.reads.came_back();
+            }
+            match left {
                 Left::Nothing => {}
                 Left::Leads(next) => self.lead_on(next),
-                Left::Succeeds(successor) => {
+                // Its progress passes on.
+                Left::NewLead(successor) => {
                     let progress = std::mem::take(&mut call.progress);
                     self.succeed(successor, progress, delayed);
                 }
@@ -566,6 +603,8 @@ impl Calls {
             call.progress.wire = None;
             if let Some(group) = &call.group {
                 self.queues.small.came_back(group);
+            } else if call.is_small_read() {
+                self.queues.reads.came_back();
             }
             call.progress.trouble = Some(why.to_owned());
             if holdfast_api::planted!(NewNumber)
@@ -586,10 +625,12 @@ impl Calls {
     }
 
     /// When [`Calls::tick`] has something to do.
-    pub(crate) fn next_tick(&self) -> Option<Instant> {
+    pub(crate) fn next_tick(&self, now: Instant) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let held = self.held.first().map(|(at, _)| *at);
-        [deadline, held, self.delayed_until, self.session_keeper.next_tick()]
+        // Once they may go, whether they do is up to the connection.
+        let reads = self.queues.reads.opens_at().filter(|at| *at > now);
+        [deadline, held, reads, self.delayed_until, self.session_keeper.next_tick()]
             .into_iter()
             .flatten()
             .min()

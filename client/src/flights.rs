@@ -33,7 +33,7 @@ pub(crate) enum Left {
     /// Nothing: others led, or no caller is left.
     Nothing,
     /// This one is the lead now, in the place of the one that left.
-    Succeeds(CallId),
+    NewLead(CallId),
     /// This one is the lead of a read that has to be sent.
     Leads(CallId),
 }
@@ -96,7 +96,7 @@ impl Flights {
         }
         if let Some(successor) = flight.aboard.pop_front() {
             flight.lead = successor;
-            return Left::Succeeds(successor);
+            return Left::NewLead(successor);
         }
         match flight.behind.pop_front() {
             Some(next) => {

@@ -50,7 +50,8 @@
 //!   Callers that ask the same at the same time share one read, which is sent
 //!   after the last of them has asked: for each question at most one read is on the
 //!   wire, and one waits. [`Client::read_together`] waits for other callers first. All users
-//!   of one client share reads, the doors of an agent included.
+//!   of one client share reads, the doors of an agent included. Small reads that come while
+//!   others are under way go out together after those are answered, or after 5 ms.
 //! * **Waits** are re-attached to the next leader with the revision at which
 //!   they were first registered, so that nothing between is missed.
 //! * **Watches** deliver every change once and in order, or end with
@@ -69,6 +70,7 @@
 //! | `questions` | pure: what the client itself asks its node |
 //! | `calls`, `call`, `replies` | pure: the table of open calls, and what replies mean for them |
 //! | `calls::pipeline` | pure: small commands are sent together |
+//! | `calls::reads` | pure: small reads are sent together |
 //! | `flights` | pure: identical reads share one answer |
 //! | `resume` | a session that another process goes on with |
 //! | `session`, `session_keeper` | pure: sequences and acknowledgements; opening, keeping, closing |

@@ -74,13 +74,12 @@ impl Calls {
         for sharer in self.take_sharers(id) {
             if let Some(call) = self.remove(sharer) {
                 self.counters.reads_shared.add(1);
+                self.answered_callers(1);
                 give(call.ask, body.clone());
             }
         }
         if let Some(call) = self.remove(id) {
-            if call.group.is_some() {
-                self.small_answered(1);
-            }
+            self.answered_callers(1);
             give(call.ask, body);
         }
     }

@@ -15,7 +15,7 @@ use holdfast_api::stream::MINOR_PIPELINES;
 use holdfast_api::{Answer, Command, KvOp, Outcome, PIPELINE_OPS_MAX, PipelinedOutcome, Scope};
 
 use super::Calls;
-use super::queues::{Group, Queues};
+use super::queues::Group;
 use crate::call::{Ask, Call, CallId, Permits, Pipeline, Progress};
 use crate::error::Error;
 
@@ -120,18 +120,6 @@ impl Calls {
         pipeline
     }
 
-    /// Whether more small commands are likely to come that could go out with those that wait.
-    pub(crate) fn expects_more(&self) -> bool {
-        let Queues { first, small, .. } = &self.queues;
-        let may_go = first.is_empty() && self.session_keeper.can_take_command();
-        self.pipelines && may_go && small.first().is_some() && small.expects_more()
-    }
-
-    /// So many small commands were answered at once.
-    pub(crate) fn small_answered(&mut self, count: usize) {
-        self.queues.small.answered(count);
-    }
-
     pub(crate) fn is_pipeline(&self, id: CallId) -> bool {
         matches!(self.open.get(&id), Some(Call { ask: Ask::Pipeline(_), .. }))
     }
@@ -184,7 +172,7 @@ impl Calls {
         self.take_off_wire(id);
         let Some(Call { ask: Ask::Pipeline(pipeline), .. }) = self.remove(id) else { return };
         let Answer { outcome, replayed, .. } = answer;
-        self.small_answered(pipeline.members.len());
+        self.answered_callers(pipeline.members.len());
         let outcomes = match outcome {
             Outcome::Pipeline(outcomes) if outcomes.len() == pipeline.members.len() => outcomes,
             _ => {

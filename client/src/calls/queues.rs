@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use holdfast_api::Scope;
 
+use super::reads::Reads;
 use crate::call::CallId;
 
 /// Calls that are to be sent. A call is in one queue at most.
@@ -19,6 +20,8 @@ pub(super) struct Queues {
     pub(super) fresh: BTreeSet<CallId>,
     /// Small commands on keys that have none yet, and may go out together.
     pub(super) small: Lines,
+    /// Small reads that only the leader answers.
+    pub(super) reads: Reads,
     /// Everything else that only the leader answers.
     pub(super) to_leader: BTreeSet<CallId>,
     /// What any node answers.
@@ -26,6 +29,11 @@ pub(super) struct Queues {
 }
 
 impl Queues {
+    /// Commands that may go out together, and all that only the leader answers.
+    pub(super) fn waiting(&self) -> usize {
+        self.small.waiting + self.reads.len() + self.to_leader.len()
+    }
+
     /// Whether anything waits that takes a session.
     pub(super) fn want_session(&self) -> bool {
         !self.fresh.is_empty() || !self.small.is_empty()
@@ -50,9 +58,6 @@ pub(super) struct Lines {
     waiting: usize,
     /// Most of each line that are under way at a time.
     under_way_max: usize,
-    /// How many are likely to wait soon: those that waited at the last answer, and those that
-    /// it was for.
-    expected: usize,
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +77,6 @@ impl Default for Lines {
             ready: BTreeMap::new(),
             waiting: 0,
             under_way_max: usize::MAX,
-            expected: 0,
         }
     }
 }
@@ -103,19 +107,8 @@ impl Lines {
         });
     }
 
-    /// So many commands were answered at once: their callers are likely to come again.
-    pub(super) fn answered(&mut self, count: usize) {
-        self.expected = self.waiting + count;
-    }
-
-    /// Whether fewer wait than are likely to.
-    pub(super) fn expects_more(&self) -> bool {
-        self.waiting < self.expected
-    }
-
     /// A command of this group went out.
     pub(super) fn went(&mut self, group: &Arc<Group>) {
-        self.expected = 0;
         Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
             line.under_way += 1;
         });

@@ -22,6 +22,7 @@ mod ends;
 mod exactly_once;
 mod frames;
 mod pipelines;
+mod reads;
 mod resuming;
 mod sessions;
 mod sharing;

@@ -179,6 +179,6 @@ proptest! {
         }
         prop_assert!(table.applied.values().all(|times| *times == 1));
         prop_assert!(bench.calls.open.is_empty() && bench.calls.on_wire.is_empty());
-        prop_assert!(bench.calls.queues.small.is_idle());
+        prop_assert!(bench.calls.queues.small.is_idle() && bench.calls.queues.reads.is_idle());
     }
 }

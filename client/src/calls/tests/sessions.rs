@@ -261,7 +261,7 @@ fn a_full_session_table_delays_the_command_under_its_sequence() {
         Refusal::SessionWindowFull { session: SESSION.into(), what: "w".to_owned(), limit: 1 };
     bench.reply(request.id, refused(full));
     assert_eq!(bench.sent(), []);
-    let due = bench.calls.next_tick().unwrap();
+    let due = bench.calls.next_tick(bench.now).unwrap();
     bench.pass(due - bench.now);
     assert_eq!(references(&bench.sent()), [(2, 2)]);
     assert!(call.is_open());

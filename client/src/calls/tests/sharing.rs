@@ -118,7 +118,7 @@ fn a_read_that_waits_for_company_is_sent_at_its_time_for_all() {
     let [given_up, first, second] = [at, at, at + SECOND].map(|at| bench.read_at(at));
     bench.calls.abandon(given_up.id);
     assert!(bench.sent().is_empty());
-    assert_eq!((bench.calls.next_tick(), bench.calls.wants()), (Some(at), Wants::Leader));
+    assert_eq!((bench.calls.next_tick(bench.now), bench.calls.wants()), (Some(at), Wants::Leader));
     bench.pass(SECOND);
     let sent = bench.sent();
     assert_eq!(sent.len(), 1);
@@ -130,7 +130,7 @@ fn a_read_that_waits_for_company_is_sent_at_its_time_for_all() {
     let sent = bench.sent();
     bench.reply(sent[0].id, seen(6));
     assert_eq!(revision(next), 6);
-    assert!(bench.calls.open.is_empty() && bench.calls.next_tick().is_none());
+    assert!(bench.calls.open.is_empty() && bench.calls.next_tick(bench.now).is_none());
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn who_does_not_wait_takes_those_along_that_do() {
     assert_eq!(sent.len(), 1);
     bench.reply(sent[0].id, seen(5));
     assert_eq!([patient, hasty].map(revision), [5, 5]);
-    assert!(bench.calls.next_tick().is_none());
+    assert!(bench.calls.next_tick(bench.now).is_none());
 }
 
 #[test]
@@ -193,14 +193,14 @@ fn who_waits_a_shorter_time_than_the_lead_is_held_no_longer() {
     let mut bench = Bench::new();
     let longest = bench.read_at(bench.now + 3 * SECOND);
     let [shorter, shortest] = [2, 1].map(|seconds| bench.read_at(bench.now + seconds * SECOND));
-    assert_eq!(bench.calls.next_tick(), Some(bench.now + SECOND));
+    assert_eq!(bench.calls.next_tick(bench.now), Some(bench.now + SECOND));
     bench.calls.abandon(longest.id);
     bench.pass(SECOND);
     let sent = bench.sent();
     assert_eq!(sent.len(), 1);
     bench.reply(sent[0].id, seen(5));
     assert_eq!([shorter, shortest].map(revision), [5, 5]);
-    assert!(bench.calls.open.is_empty() && bench.calls.next_tick().is_none());
+    assert!(bench.calls.open.is_empty() && bench.calls.next_tick(bench.now).is_none());
 }
 
 #[test]
