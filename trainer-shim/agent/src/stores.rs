@@ -307,7 +307,7 @@ impl Stores {
                 () = self.0.table.changed() => {}
                 () = sleep_until(connected_by), if !holds.is_empty() => holds.clear(),
                 _ = renewing.tick() => self.renew().await,
-                () = sleep_until(tell_at), if self.0.table.has_untold() => {
+                () = sleep_until(tell_at), if self.0.table.has_unreported() => {
                     if !self.tell_ends().await {
                         tell_at = after(NOTE_PAUSE);
                     }
@@ -525,12 +525,12 @@ impl Stores {
 
     /// Notes in the cluster that stores are over, the oldest first. Returns whether all are noted.
     async fn tell_ends(&self) -> bool {
-        while let Some((owned, count)) = self.0.table.first_untold() {
+        while let Some((owned, count)) = self.0.table.first_unreported() {
             if let Err(error) = self.end(&owned).await {
                 warn!(%error, "the end of {count} stores of programs is not noted yet");
                 return false;
             }
-            self.0.table.told(&owned);
+            self.0.table.reported(&owned);
         }
         true
     }

@@ -344,7 +344,7 @@ enum Busy {
     /// It reports a failure.
     Telling(Failure, BoxFuture<'static, Result<(), Error>>),
     /// It has reported a failure, and waits for the revocation until then.
-    Told(Failure, Instant),
+    Reported(Failure, Instant),
 }
 
 impl Busy {
@@ -361,7 +361,7 @@ impl Busy {
                 false => Next::Busy(Busy::Nothing),
             },
             Busy::Telling(failure, telling) => match telling.await {
-                Ok(()) => Next::Busy(Busy::Told(failure.clone(), Instant::now() + SOON)),
+                Ok(()) => Next::Busy(Busy::Reported(failure.clone(), Instant::now() + SOON)),
                 Err(error) => {
                     tracing::warn!(
                         %error, %failure, generation = stopper.generation,
@@ -370,7 +370,7 @@ impl Busy {
                     Next::Over(Why::Failed(failure.clone()))
                 }
             },
-            Busy::Told(failure, until) => {
+            Busy::Reported(failure, until) => {
                 tokio::time::sleep_until(*until).await;
                 Next::Over(Why::Failed(failure.clone()))
             }

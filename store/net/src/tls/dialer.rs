@@ -43,11 +43,6 @@ impl Dialer {
         Ok(Dialer(Arc::new(Inner { ca, identity, peers, kept })))
     }
 
-    /// The file with the authority that vouches for the hosts it connects to.
-    pub fn authority(&self) -> &File {
-        &self.0.ca
-    }
-
     /// The certificate that it shows; none if it has none, as a client may.
     pub fn identity(&self) -> Option<&Identity> {
         self.0.identity.as_ref()

@@ -18,7 +18,7 @@ use crate::namespace::{Namespace, Side};
 pub const OF_ONE_MAX: usize = 128;
 /// Ends that the cluster does not know of yet. Above it the oldest are dropped: their
 /// records end with the lease of this host.
-const UNTOLD_MAX: usize = 4096;
+const UNREPORTED_MAX: usize = 4096;
 
 /// The table. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ struct Shared {
     presence: Presence,
     open: Mutex<BTreeMap<Name, Open>>,
     /// Stores that are over, not reported to the cluster yet. Locked after `open`.
-    untold: Mutex<VecDeque<Owned>>,
+    unreported: Mutex<VecDeque<Owned>>,
     /// A hold was let go.
     changed: Notify,
 }
@@ -65,7 +65,8 @@ pub struct Owned {
 pub struct StoreNotes {
     stores: Vec<StoreNote>,
     /// Stores that are over, not reported to the cluster yet.
-    untold: VecDeque<Owned>,
+    #[serde(rename = "untold")]
+    unreported: VecDeque<Owned>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +91,7 @@ impl Table {
         Table(Arc::new(Shared {
             presence,
             open: Mutex::default(),
-            untold: Mutex::default(),
+            unreported: Mutex::default(),
             changed: Notify::new(),
         }))
     }
@@ -155,7 +156,7 @@ impl Table {
             restarts: open.restarts.clone(),
             owned: open.owned.clone(),
         };
-        StoreNotes { stores: open.iter().map(note).collect(), untold: self.0.untold.lock().clone() }
+        StoreNotes { stores: open.iter().map(note).collect(), unreported: self.0.unreported.lock().clone() }
     }
 
     /// The stores of the agent before. Programs that had asked it and are not connected yet are
@@ -172,26 +173,26 @@ impl Table {
                 self.own(&name, owned);
             }
         }
-        *self.0.untold.lock() = notes.untold;
+        *self.0.unreported.lock() = notes.unreported;
         holds
     }
 
     /// Whether some ends are not reported to the cluster.
-    pub fn has_untold(&self) -> bool {
-        !self.0.untold.lock().is_empty()
+    pub fn has_unreported(&self) -> bool {
+        !self.0.unreported.lock().is_empty()
     }
 
     /// The oldest of them, and how many there are.
-    pub fn first_untold(&self) -> Option<(Owned, usize)> {
-        let untold = self.0.untold.lock();
-        Some((untold.front()?.clone(), untold.len()))
+    pub fn first_unreported(&self) -> Option<(Owned, usize)> {
+        let unreported = self.0.unreported.lock();
+        Some((unreported.front()?.clone(), unreported.len()))
     }
 
     /// This end is reported to the cluster.
-    pub fn told(&self, owned: &Owned) {
-        let mut untold = self.0.untold.lock();
-        if untold.front() == Some(owned) {
-            untold.pop_front();
+    pub fn reported(&self, owned: &Owned) {
+        let mut unreported = self.0.unreported.lock();
+        if unreported.front() == Some(owned) {
+            unreported.pop_front();
         }
     }
 
@@ -230,17 +231,17 @@ impl Table {
     /// names in the log. Report them to the cluster.
     pub fn ended(&self) -> Vec<(Name, String)> {
         let mut open = self.0.open.lock();
-        let mut untold = self.0.untold.lock();
+        let mut unreported = self.0.unreported.lock();
         let ended = open.iter_mut().filter_map(|(name, open)| {
             let owned = open.owned.as_mut().filter(|owned| !owned.is_over)?;
             if open.owners > 0 || self.guests(name, Side::Owner) > 0 {
                 return None;
             }
             owned.is_over = true;
-            if untold.len() == UNTOLD_MAX {
-                untold.pop_front();
+            if unreported.len() == UNREPORTED_MAX {
+                unreported.pop_front();
             }
-            untold.push_back(owned.clone());
+            unreported.push_back(owned.clone());
             Some((name.clone(), open.shown.clone()))
         });
         ended.collect()
@@ -352,7 +353,7 @@ mod tests {
         drop(master);
         assert_eq!(table.ended().len(), 1);
         assert!(table.noted().is_empty());
-        let (ended, count) = table.first_untold().unwrap();
+        let (ended, count) = table.first_unreported().unwrap();
         assert_eq!((ended.noted, count), (noted("now"), 1));
     }
 
@@ -374,10 +375,10 @@ mod tests {
         drop(about_to);
         assert!(next.unused().is_empty(), "ports of restarted ranks stay");
         assert!(next.ended().is_empty(), "it ends once");
-        let (untold, count) = next.first_untold().unwrap();
+        let (unreported, count) = next.first_unreported().unwrap();
         assert_eq!(count, 1);
-        next.told(&untold);
-        assert!(!next.has_untold());
+        next.reported(&unreported);
+        assert!(!next.has_unreported());
         drop(rank);
         assert_eq!(next.unused(), [name()]);
     }

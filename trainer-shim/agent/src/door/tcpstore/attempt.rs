@@ -45,13 +45,14 @@ const LAUNCHERS_MAX: usize = 1_024;
 /// Part of the keys of torchrun itself, whichever launcher carries it.
 const LAUNCHERS_KEYS: &[u8] = b"torchelastic/";
 
-/// Result of the lookup of a client's attempt.
+/// The process of a client, as it was looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct Peer {
     /// The process id that it gave.
     pub process: u32,
     /// The process, if there is one here.
     identity: Option<Identity>,
+    /// The attempt that it belongs to.
     attempt: Attempt,
 }
 
@@ -190,7 +191,7 @@ impl Attempts {
     }
 
     /// Reads a client's process, which gave this id; `None` if all are of attempt 0.
-    pub fn ask(&self, process: u32) -> Option<BoxFuture<'static, Told>> {
+    pub fn ask(&self, process: u32) -> Option<BoxFuture<'static, Peer>> {
         if self.is_single {
             return None;
         }
@@ -201,12 +202,12 @@ impl Attempts {
 
     /// Takes note of a key that a client uses: a launcher is known by its own. Answers
     /// whether it is one.
-    pub fn meet_key(&self, told: &Told, key: &[u8]) -> bool {
+    pub fn meet_key(&self, peer: &Peer, key: &[u8]) -> bool {
         if !key.windows(LAUNCHERS_KEYS.len()).any(|part| part == LAUNCHERS_KEYS) {
             return false;
         }
         let mut known = self.known.lock();
-        match told.identity {
+        match peer.identity {
             Some(identity) if known.launchers.len() < LAUNCHERS_MAX => {
                 known.launchers.insert(identity);
             }
@@ -222,12 +223,12 @@ impl Attempts {
 
     /// Which attempt's keys this client gets; `newest` is the newest attempt that
     /// any client of its name came from.
-    pub fn judge(&self, told: Told, newest: u32) -> Result<u32, Unknown> {
-        let (why, origin) = match told.attempt {
+    pub fn judge(&self, peer: Peer, newest: u32) -> Result<u32, Unknown> {
+        let (why, origin) = match peer.attempt {
             Attempt::Number(attempt) => return Ok(attempt),
             Attempt::Hidden { why, origin } => (why, origin),
         };
-        let unknown = |suspicion| Err(Unknown { process: told.process, why, suspicion });
+        let unknown = |suspicion| Err(Unknown { process: peer.process, why, suspicion });
         match origin {
             Origin::Attempt(attempt) => Ok(attempt),
             Origin::Launcher(launcher) => unknown(Suspicion::Launcher(launcher)),
@@ -240,7 +241,7 @@ impl Attempts {
                         "process {}, a client, cannot be seen from here: ranks like it that a \
                          launcher restarts in place will be refused; let agent and ranks run as one \
                          user in one process namespace, or start a new run instead",
-                        told.process
+                        peer.process
                     );
                 });
                 Ok(0)
@@ -267,14 +268,14 @@ async fn of_process(
     ports: Vec<SocketAddr>,
     reads: Arc<Semaphore>,
     known: Arc<Mutex<Known>>,
-) -> Told {
+) -> Peer {
     let reading = async {
         let turn = reads.acquire_owned().await.ok()?;
         spawn_blocking(move || look(process, &ports, &known, turn)).await.ok()
     };
     let late = Attempt::Hidden { why: Hidden::Unreadable, origin: Origin::Unseen };
-    let told = tokio::time::timeout(READ_TIME_MAX, reading).await.ok().flatten();
-    told.unwrap_or(Told { process, identity: None, attempt: late })
+    let peer = tokio::time::timeout(READ_TIME_MAX, reading).await.ok().flatten();
+    peer.unwrap_or(Peer { process, identity: None, attempt: late })
 }
 
 /// A read that hangs keeps its turn for as long as it does.
@@ -283,18 +284,18 @@ fn look(
     ports: &[SocketAddr],
     known: &Mutex<Known>,
     _turn: OwnedSemaphorePermit,
-) -> Told {
+) -> Peer {
     let identity = identity(process);
     let said = Variables::of(process).map(|variables| variables.say(ports));
-    let told = |attempt| Told { process, identity, attempt };
+    let peer = |attempt| Peer { process, identity, attempt };
     let why = match said {
         Ok(Said::Ours(attempt)) => {
             if let Some(identity) = identity {
                 known.lock().remember(identity, attempt);
             }
-            return told(Attempt::Number(attempt));
+            return peer(Attempt::Number(attempt));
         }
-        Ok(Said::Others) => return told(Attempt::Number(0)),
+        Ok(Said::Others) => return peer(Attempt::Number(0)),
         Ok(Said::Overwritten) => Hidden::Overwritten,
         Err(_) => Hidden::Unreadable,
     };
@@ -305,8 +306,8 @@ fn look(
     };
     match before {
         // Known from its earlier connection.
-        Some(attempt) => told(Attempt::Number(attempt)),
-        None => told(Attempt::Hidden { why, origin: origin(process, ports, &launchers) }),
+        Some(attempt) => peer(Attempt::Number(attempt)),
+        None => peer(Attempt::Hidden { why, origin: origin(process, ports, &launchers) }),
     }
 }
 
@@ -319,13 +320,13 @@ mod tests {
         vec!["127.0.0.1:29500".parse().unwrap()]
     }
 
-    fn hidden(origin: Origin) -> Told {
+    fn hidden(origin: Origin) -> Peer {
         let attempt = Attempt::Hidden { why: Hidden::Overwritten, origin };
-        Told { process: 7, identity: Some((7, 1)), attempt }
+        Peer { process: 7, identity: Some((7, 1)), attempt }
     }
 
-    fn number(attempt: u32) -> Told {
-        Told { process: 7, identity: Some((7, 1)), attempt: Attempt::Number(attempt) }
+    fn number(attempt: u32) -> Peer {
+        Peer { process: 7, identity: Some((7, 1)), attempt: Attempt::Number(attempt) }
     }
 
     #[test]
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_launcher_is_known_by_its_keys_and_who_cannot_be_seen_may_be_its_rank() {
-        for launcher in [number(0), Told { identity: None, ..number(0) }] {
+        for launcher in [number(0), Peer { identity: None, ..number(0) }] {
             let attempts = Attempts::new(false);
             attempts.meet_key(&launcher, b"/default_pg/0//cpu//0/0");
             assert_eq!(attempts.judge(hidden(Origin::Unseen), 0), Ok(0));
@@ -368,23 +369,23 @@ mod tests {
         assert_eq!((known.attempts.get(&(1, 1)), known.attempts.get(&(1, all))), (None, Some(&6)));
     }
 
-    async fn look_at(process: u32, reads: usize, known: Known) -> Told {
+    async fn look_at(process: u32, reads: usize, known: Known) -> Peer {
         let (reads, known) = (Arc::new(Semaphore::new(reads)), Arc::new(Mutex::new(known)));
         of_process(process, ports(), reads, known).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn whoever_gets_no_turn_to_be_read_is_hidden() {
-        let told = look_at(std::process::id(), 0, Known::default()).await;
+        let peer = look_at(std::process::id(), 0, Known::default()).await;
         let (why, origin) = (Hidden::Unreadable, Origin::Unseen);
-        assert_eq!(told.attempt, Attempt::Hidden { why, origin });
+        assert_eq!(peer.attempt, Attempt::Hidden { why, origin });
     }
 
     #[tokio::test]
     async fn a_process_that_is_not_there_hides_its_attempt() {
-        let told = look_at(u32::MAX, 1, Known::default()).await;
+        let peer = look_at(u32::MAX, 1, Known::default()).await;
         let (why, origin) = (Hidden::Unreadable, Origin::Unseen);
-        assert_eq!((told.attempt, told.identity), (Attempt::Hidden { why, origin }, None));
+        assert_eq!((peer.attempt, peer.identity), (Attempt::Hidden { why, origin }, None));
     }
 
     #[tokio::test]
@@ -400,8 +401,8 @@ mod tests {
         // A process that is not waited for yet shows no variables, as one that wrote over them.
         // Its earlier answer still counts.
         loop {
-            let told = look_at(child.id(), 1, Known::default()).await;
-            if let Attempt::Hidden { origin, .. } = told.attempt {
+            let peer = look_at(child.id(), 1, Known::default()).await;
+            if let Attempt::Hidden { origin, .. } = peer.attempt {
                 assert_eq!(origin, Origin::Unrestarted);
                 break;
             }

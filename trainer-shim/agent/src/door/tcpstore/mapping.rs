@@ -131,7 +131,7 @@ impl Mapping {
             }
             Message::ListKeys => {
                 let pending = Pending::Listing { keys: Vec::new(), bytes: 0 };
-                return (pending, self.list_behind(None));
+                return (pending, self.list_after(None));
             }
             _ if self.namespace.is_plain() => {
                 return (Pending::Counting(Vec::new()), self.count(Blob::from("")));
@@ -208,7 +208,7 @@ impl Mapping {
         Step::Call(Call::Read(Read::MultiGet { scope, keys }))
     }
 
-    fn list_behind(&self, after: Option<Blob>) -> Step {
+    fn list_after(&self, after: Option<Blob>) -> Step {
         Step::Call(Call::Read(Read::List {
             scope: self.scope.clone(),
             prefix: self.namespace.prefix(),

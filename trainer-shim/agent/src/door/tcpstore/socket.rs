@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::attempt::{Told, Unknown};
+use super::attempt::{Peer, Unknown};
 use super::budget::{Account, BudgetExceeded};
 use super::codec::{Message, Op};
 use super::connection::{Action, Connection};
@@ -111,10 +111,10 @@ pub(super) struct Task {
     /// Whether its process is one of this host that may still say its attempt.
     may_tell_attempt: bool,
     /// Lookup of its attempt; no message after the question is read until that is known.
-    asking: Option<BoxFuture<'static, Told>>,
+    asking: Option<BoxFuture<'static, Peer>>,
     /// The result of the lookup, and how many more keys are looked at: a launcher is known by
     /// those that it uses first.
-    told: Option<(Told, usize)>,
+    peer: Option<(Peer, usize)>,
     /// Its place in its namespace.
     guest: Guest,
     /// No more bytes will come.
@@ -166,7 +166,7 @@ impl Task {
             is_client: false,
             may_tell_attempt: local,
             asking: None,
-            told: None,
+            peer: None,
             guest,
             ended: false,
             refused: None,
@@ -215,7 +215,7 @@ impl Task {
                 () = self.shared.fence.fallen.cancelled() => {
                     Err(Closed::Fenced(self.shared.fence.reason().to_owned()))
                 }
-                attempt = told(&mut self.asking) => self.enter(attempt),
+                attempt = peer(&mut self.asking) => self.enter(attempt),
                 answer = settled(&mut self.call) => self.answered(answer),
                 released = settled(&mut self.wait) => self.released(released),
                 _ = self.stream.readable(), if reads => {
@@ -243,17 +243,17 @@ impl Task {
     }
 
     /// Moves on into the namespace of the attempt that its process reported.
-    fn enter(&mut self, told: Told) -> Result<(), Closed> {
+    fn enter(&mut self, peer: Peer) -> Result<(), Closed> {
         let here = self.guest.namespace();
         // At the store of a program, the port says the attempt.
         let attempt = match here.is_of_store() {
             true => here.attempt(),
-            false => self.shared.attempts.judge(told, self.shared.presence.newest(here))?,
+            false => self.shared.attempts.judge(peer, self.shared.presence.newest(here))?,
         };
         self.guest = self.shared.presence.enter(here.with_attempt(attempt))?;
         self.connection.enter_attempt(attempt);
         self.recorder.entered(attempt);
-        self.told = Some((told, FIRST_KEYS_MAX));
+        self.peer = Some((peer, FIRST_KEYS_MAX));
         Ok(())
     }
 
@@ -343,9 +343,9 @@ impl Task {
         if let (true, Message::Ping { nonce }) = (self.may_tell_attempt, message) {
             self.asking = self.shared.attempts.ask(*nonce);
         }
-        if let (Some((told, left @ 1..)), Some(key)) = (&mut self.told, message.first_key()) {
+        if let (Some((peer, left @ 1..)), Some(key)) = (&mut self.peer, message.first_key()) {
             *left -= 1;
-            if self.shared.attempts.meet_key(told, key.as_bytes()) {
+            if self.shared.attempts.meet_key(peer, key.as_bytes()) {
                 self.recorder.is_launcher();
             }
         }
@@ -585,12 +585,12 @@ async fn settled<T>(asked: &mut Asked<T>) -> Result<T, Error> {
 }
 
 /// The attempt that was asked for; never ready if none was.
-async fn told(asked: &mut Option<BoxFuture<'static, Told>>) -> Told {
+async fn peer(asked: &mut Option<BoxFuture<'static, Peer>>) -> Peer {
     match asked {
         Some(future) => {
-            let told = future.await;
+            let peer = future.await;
             *asked = None;
-            told
+            peer
         }
         None => std::future::pending().await,
     }

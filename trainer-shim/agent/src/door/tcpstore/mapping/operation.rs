@@ -194,7 +194,7 @@ impl Operation {
                 }
                 check_length(*bytes, mapping)?;
                 if next.is_some() {
-                    return Ok(mapping.list_behind(next));
+                    return Ok(mapping.list_after(next));
                 }
                 Reply::Keys(mem::take(keys))
             }
