@@ -334,8 +334,10 @@ fn run_on(history: &mut History) -> bool {
         })
     };
     let mut found = None;
-    for (program, records) in history.programs.iter().filter(|(program, _)| !is_disturbed(program))
-    {
+    for (program, records) in &history.programs {
+        if is_disturbed(program) {
+            continue;
+        }
         let ran = records.iter().enumerate().filter_map(|(place, record)| match record.what {
             What::Runs { generation } => Some((place, generation)),
             _ => None,
