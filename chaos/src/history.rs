@@ -85,6 +85,16 @@ pub enum What {
         /// Whether it continues as after a success.
         succeeded: bool,
     },
+    /// Something of a generation that the process holds runs in the program, at this moment.
+    Runs {
+        /// The held generation.
+        generation: Generation,
+    },
+    /// The process has revoked a generation, or released it, as the store has confirmed.
+    Revoked {
+        /// The held generation.
+        generation: Generation,
+    },
     /// The process is about to leave.
     Leave,
     /// The process has left for good.
@@ -130,6 +140,9 @@ pub struct Arrival {
     /// Whether the round waits also for the dead of its set or generation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub require_all: bool,
+    /// At a held round: the generation that it still holds, intact and ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<Generation>,
 }
 
 /// A round: arrivals with another name, verb or scope are in another one.
@@ -161,6 +174,7 @@ impl fmt::Display for Round {
             Verb::Gather => write!(f, "the gather {name}")?,
             Verb::Enter => write!(f, "the entry to {name}")?,
             Verb::Exit => write!(f, "the exit of {name}")?,
+            Verb::Form => write!(f, "the group {name}")?,
         }
         match among {
             Among::Active => Ok(()),
@@ -189,6 +203,9 @@ pub enum Verb {
     Enter,
     /// Its exit, among the generation of the entry.
     Exit,
+    /// The members of a communicator, who hold its generation. One generation of a name is held
+    /// at a time, whatever the scopes.
+    Form,
 }
 
 /// The meaning of a call without an outcome.
@@ -226,6 +243,10 @@ pub struct Outcome {
     /// The result of a vote, or of an atomic block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<VoteVerdict>,
+    /// Of a held round, what its members hold from now on: this generation, or again the one
+    /// before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Generation>,
 }
 
 /// The verdict of a vote or an atomic block, as one of its members got it.

@@ -52,6 +52,10 @@ pub struct Participant {
     pub calls: Vec<Call>,
     /// Branches that it took after atomic blocks, in order.
     pub branches: Vec<Branch>,
+    /// Moments at which something of a generation that it held ran, in order.
+    pub runs: Vec<(Generation, Moment)>,
+    /// Generations that it has revoked or released, and when it knew that.
+    pub revoked: Vec<(Generation, Moment)>,
     /// When it began to leave.
     pub leaves: Option<Moment>,
     /// When its end was final for itself: it was notified, or had left.

@@ -71,6 +71,8 @@ pub struct Formed {
     pub generation: Generation,
     /// It is the one that this process held before, with the same members.
     pub again: bool,
+    /// The generation that closed: another one if it is held again.
+    pub closing: Generation,
     /// Revision of the closing.
     pub witness: Revision,
     /// Its members with a rank, in rank order.
@@ -395,6 +397,7 @@ impl Process {
         Ok(Some(Formed {
             generation: held.generation,
             again: held.again,
+            closing: closed.generation,
             witness: closed.witness,
             members: order.iter().map(member).collect(),
             handles: handles.collect(),

@@ -43,6 +43,7 @@
 //! process outside of a scope is named, and the absent ones are listed; a quorum has most
 //! of the living members of the one before; the outcome of a gather is what was brought,
 //! and of a vote what follows from that; after an atomic block all take the same branch;
+//! of a group one generation is held at a time, and nothing closes on one that was revoked;
 //! a run forms, at first and after all processes have ended, with the declared world, or
 //! with the minimum after the last call, and never goes on with fewer than the minimum.
 //!
@@ -55,6 +56,7 @@
 mod agreement;
 mod blocks;
 mod formation;
+mod holds;
 mod iterations;
 mod kinds;
 mod payloads;
@@ -135,6 +137,8 @@ pub enum Rule {
     Block,
     /// After an atomic block all take the same branch.
     Branch,
+    /// One generation of a group is held at a time, and nothing closes on one that is over.
+    Hold,
     /// Iterations grow by one, have ranks that fit, and promote standbys up to the
     /// declared world.
     Iteration,
@@ -207,6 +211,7 @@ pub fn check(history: &History) -> Report {
     scopes::check(&story, &closings, &mut findings);
     payloads::check(&story, &closings, &mut findings);
     blocks::check(&story, &closings, &mut findings);
+    holds::check(&story, &closings, &mut findings);
     testimony::check(&story, &closings, &mut findings);
     let (kinds, unprovoked) = kinds::count(&story, &closings, &mut findings);
     let with_participants: BTreeSet<usize> =

@@ -24,6 +24,9 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
         let Some(told) = story.told(*generation) else { continue };
         match closing.round.verb {
             Verb::Gather => gathered(story, closings, *generation, told, findings),
+            // What is held again brings nothing new.
+            Verb::Form if told.held != Some(*generation) => {}
+            Verb::Form => gathered(story, closings, *generation, told, findings),
             Verb::Vote(rule) => voted(story, closings, *generation, told, rule, findings),
             Verb::Live | Verb::Quorum | Verb::Advance | Verb::Enter | Verb::Exit => {}
         }

@@ -31,6 +31,10 @@ pub enum Sort {
     Succeeded,
     /// The exit of an atomic block that failed.
     Failed,
+    /// A generation that its members hold.
+    Held,
+    /// Its members hold it again.
+    HeldAgain,
     /// Among a set.
     Set,
     /// Among a set, of which some had died or left.
@@ -50,7 +54,7 @@ pub enum Sort {
 
 impl Sort {
     /// All sorts of rounds.
-    pub const ALL: [Sort; 16] = [
+    pub const ALL: [Sort; 18] = [
         Sort::Live,
         Sort::Quorum,
         Sort::Advance,
@@ -60,6 +64,8 @@ impl Sort {
         Sort::Entry,
         Sort::Succeeded,
         Sort::Failed,
+        Sort::Held,
+        Sort::HeldAgain,
         Sort::Set,
         Sort::SetAbsent,
         Sort::Generation,
@@ -82,6 +88,8 @@ impl fmt::Display for Sort {
             Sort::Entry => "entries to an atomic block",
             Sort::Succeeded => "atomic blocks that succeeded",
             Sort::Failed => "atomic blocks that failed",
+            Sort::Held => "generations that are held",
+            Sort::HeldAgain => "generations that are held again",
             Sort::Set => "among a set",
             Sort::SetAbsent => "among a set, of which some had died or left",
             Sort::Generation => "among a generation",
@@ -126,6 +134,8 @@ fn by_verb(closing: &Closing, told: &Outcome) -> Sort {
         (Verb::Enter, _) => Sort::Entry,
         (Verb::Exit, true) => Sort::Succeeded,
         (Verb::Exit, false) => Sort::Failed,
+        (Verb::Form, _) if told.held == Some(told.generation) => Sort::Held,
+        (Verb::Form, _) => Sort::HeldAgain,
     }
 }
 

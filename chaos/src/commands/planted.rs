@@ -58,6 +58,7 @@ const OPEN: &[(&str, Finder)] = &[
     ("dead-counted", Rounds),
     ("first-set-stays", Run("tcpstore", "none")),
     ("old-answers", Sim(100)),
+    ("released-twice", Run("hold", "none")),
 ];
 
 /// So many of them are looked for with `--quick`.

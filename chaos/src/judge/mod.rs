@@ -214,7 +214,7 @@ impl Checker {
                 "a request that is sent again has one effect and the same answer every time"
             }
             Checker::Rounds => {
-                "every outcome of a round names exactly those who were in, and one placement of all starts, ends and closings explains all of them"
+                "every outcome of a round names exactly those who were in, and one placement of all starts, ends and closings explains all of them; of the generations of a group one is held at a time"
             }
         }
     }

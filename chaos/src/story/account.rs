@@ -63,6 +63,8 @@ impl Account {
                             registered: (asked, *at),
                             calls: Vec::new(),
                             branches: Vec::new(),
+                            runs: Vec::new(),
+                            revoked: Vec::new(),
                             leaves: None,
                             over: None,
                             lost: None,
@@ -96,7 +98,11 @@ impl Account {
                 self.evicts = self.evicts.or(arrival.evicts.then_some(at));
                 return self.begin(program, at, what);
             }
-            What::Leave | What::Left | What::Branch { .. } => {
+            What::Leave
+            | What::Left
+            | What::Branch { .. }
+            | What::Runs { .. }
+            | What::Revoked { .. } => {
                 return self.begin(program, at, what);
             }
             _ => return,
@@ -127,6 +133,9 @@ impl Account {
             What::Branch { .. } if waits => {
                 self.nonsense.push(format!("{program}: a branch within a call at {at}"));
             }
+            What::Runs { .. } if waits => {
+                self.nonsense.push(format!("{program}: something ran within a call at {at}"));
+            }
             What::Call(arrival) => {
                 let arrival = arrival.as_ref().clone();
                 participant.calls.push(Call { arrival, at, answer: None });
@@ -134,6 +143,8 @@ impl Account {
             What::Branch { block, succeeded } => {
                 participant.branches.push(Branch { at, block: *block, succeeded: *succeeded });
             }
+            What::Runs { generation } => participant.runs.push((*generation, at)),
+            What::Revoked { generation } => participant.revoked.push((*generation, at)),
             What::Leave => participant.leaves = Some(at),
             _ => sooner(&mut participant.over, at),
         }

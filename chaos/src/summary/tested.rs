@@ -50,7 +50,11 @@ pub fn untested(
             (operations.iter().copied().any(|it| is_woken(&it)), food)
         }
         // Their calls are in histories of their own.
-        Workload::Rounds | Workload::Advance | Workload::Vote | Workload::Block => (true, ""),
+        Workload::Rounds
+        | Workload::Advance
+        | Workload::Vote
+        | Workload::Block
+        | Workload::Hold => (true, ""),
         Workload::Lease => (seen.into_iter().any(|it| shows_end(it)), "no lease was seen to end"),
         Workload::Fence => {
             let accepted = Some(&Answer::Accepted(true));

@@ -59,11 +59,13 @@ pub enum Workload {
     Vote,
     /// Atomic blocks of jobs.
     Block,
+    /// Communicators of jobs, whose generations are held.
+    Hold,
 }
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 17] = [
+    pub const ALL: [Workload; 18] = [
         Workload::Register,
         Workload::Counter,
         Workload::Append,
@@ -81,6 +83,7 @@ impl Workload {
         Workload::Advance,
         Workload::Vote,
         Workload::Block,
+        Workload::Hold,
     ];
 
     /// Name on the command line.
@@ -103,6 +106,7 @@ impl Workload {
             Workload::Advance => "advance",
             Workload::Vote => "vote",
             Workload::Block => "block",
+            Workload::Hold => "hold",
         }
     }
 
@@ -138,6 +142,9 @@ impl Workload {
             }
             Workload::Vote => "such a job: votes by each rule, and gathers",
             Workload::Block => "such a job: atomic blocks",
+            Workload::Hold => {
+                "such a job: communicators of all, and of two halves that take turns: formed, run, revoked, released"
+            }
         }
     }
 
@@ -154,9 +161,11 @@ impl Workload {
             Workload::Wait => &[Checker::Wait],
             Workload::Lease => &[Checker::Lease],
             Workload::Fence => &[Checker::Fence],
-            Workload::Rounds | Workload::Advance | Workload::Vote | Workload::Block => {
-                &[Checker::Rounds]
-            }
+            Workload::Rounds
+            | Workload::Advance
+            | Workload::Vote
+            | Workload::Block
+            | Workload::Hold => &[Checker::Rounds],
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod blocks;
 mod exhaustive;
+mod holds;
 mod pictures;
 mod planted;
 mod runs;

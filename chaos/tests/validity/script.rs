@@ -11,26 +11,29 @@
 //!
 //! `call@T` is a call on the round `r`, `call:NAME@T` on another (`advance` is the next
 //! iteration), `call!@T` on one that evicts. Other verbs are `vote:`, `unanimous:`,
-//! `plurality:`, `gather:`, `enter:`, `exit:` and `quorum:`. After the name stands
+//! `plurality:`, `gather:`, `enter:`, `exit:`, `quorum:` and `form:`. After the name stands
 //! `=VALUE` if the caller brings one (of a quorum `=MIN-MAX`), and `~G`, `~{P,P}` or
-//! `~!{P,P}` if the round is among generation G or among a set; `!` requires all of it.
+//! `~!{P,P}` if the round is among generation G or among a set; `!` requires all of it; at the
+//! end `^G` if the caller still holds generation G.
 //!
 //! `got#G(…)` is generation G with its members; `got#G/ITERATION(…)` an advance, whose
-//! promoted members have a `+`, and those without a rank a `-`. After the members:
+//! promoted members have a `+`, and those without a rank a `-`; `got#G^H(…)` one whose members
+//! hold generation H. After the members:
 //! `+VALUE` of a vote that carried or a block that succeeded, `-P.I,P.I` with those
 //! against it of another, `=A|B` the gathered values, `/P,P` the absent ones. `fenced`,
 //! `lost`, `void` and `unknown` are answers without an outcome. `branch#G+` and
-//! `branch#G-` are the branches after the block of generation G. `dead@T`: killed;
-//! `suspect@T`: paused.
+//! `branch#G-` are the branches after the block of generation G. `runs#G`: something of the held
+//! generation G runs; `revoked#G`: it is revoked. `dead@T`: killed; `suspect@T`: paused.
 //!
 //! A line `run NAME@T` says from when on a run may be opened; a line `policy WORLD MIN
 //! LAST_CALL_MS` which numbers all participants give. A line `store …` is the store's own
 //! account: `registered:P.I@R` at revision R, `promoted:P.I@R`,
-//! `advanced:ITERATION:GENERATION:MEMBERS@R`, `over:RUN@R`, and the ends `expired:P.I@R`,
+//! `advanced:ITERATION:GENERATION:MEMBERS@R`, `formed:GENERATION:MEMBERS@R`,
+//! `revoked:GENERATION@R`, `drained:GENERATION@R`, `over:RUN@R`, and the ends `expired:P.I@R`,
 //! `evicted:`, `signaled:`, `left:`, `superseded:`. Callers get as revisions the
 //! incarnation I for a start, and ten times the generation for a closing.
 
-use holdfast_api::{Among, Blob, Cause, Event, EventKind, Policy, Role, VoteRule};
+use holdfast_api::{Among, Blob, Cause, Event, EventKind, Policy, RevokeCause, Role, VoteRule};
 use holdfast_chaos::history::{
     Advance, Arrival, Meaning, Outcome, Record, Round, Verb, VoteVerdict, What,
 };
@@ -111,11 +114,26 @@ fn testimony(event: &str) -> Record {
             let (iteration, generation, members) = (numbers[0], numbers[1], numbers[2] as u32);
             EventKind::Advanced { iteration, generation, members, turnover: None }
         }
+        "formed" | "revoked" | "drained" => of_group(what, of),
         _ => of_participant(what, member(of)),
     };
     let run = run.parse().expect("a name");
     let event = Event { revision: number(revision), at_ms: 0, run, what };
     Record { at: 0, what: What::Testimony(Box::new(event)) }
+}
+
+/// `GENERATION`, or `GENERATION:MEMBERS`.
+fn of_group(what: &str, of: &str) -> EventKind {
+    let (generation, members) = of.split_once(':').unwrap_or((of, "0"));
+    let (round, generation, count) = ("g".into(), number(generation), number(members) as u32);
+    match what {
+        "formed" => EventKind::Formed { round, generation, members: count },
+        "drained" => EventKind::Drained { round, generation },
+        _ => {
+            let cause = RevokeCause::Membership;
+            EventKind::Revoked { round, generation, cause, holding: count }
+        }
+    }
 }
 
 fn of_participant(what: &str, (process, incarnation): (u32, u64)) -> EventKind {
@@ -158,7 +176,8 @@ fn take(
     let program = name.to_owned();
     let failed = |meaning| What::Failed { meaning, why: String::new() };
     let (verb, run) = what.split_once(':').unwrap_or((what, ""));
-    let what = match what {
+    let (kind, held) = what.split_once('#').unwrap_or((what, ""));
+    let what = match kind {
         _ if matches!(verb, "start" | "standby" | "attempt") => {
             let role = if verb == "standby" { Role::Standby } else { Role::Active };
             let (run, policy) = (run.to_owned(), Box::new(policy.clone()));
@@ -184,6 +203,8 @@ fn take(
             harness.push(Record { at: from, what });
             return;
         }
+        "runs" => What::Runs { generation: number(held) },
+        "revoked" => What::Revoked { generation: number(held) },
         _ => match (what.strip_prefix("got#"), what.strip_prefix("branch#")) {
             (Some(what), _) => What::Outcome(Box::new(outcome(id, what))),
             (_, Some(what)) => {
@@ -196,8 +217,9 @@ fn take(
     records.push(Record { at: to, what });
 }
 
-/// Reads an arrival, written as `VERB:NAME=VALUE~SCOPE`.
+/// Reads an arrival, written as `VERB:NAME=VALUE~SCOPE^HELD`.
 fn arrival(what: &str) -> Arrival {
+    let (what, holds) = what.split_once('^').map_or((what, None), |(what, h)| (what, Some(h)));
     let (what, scope) = what.split_once('~').map_or((what, None), |(what, s)| (what, Some(s)));
     let (what, value) = what.split_once('=').unwrap_or((what, ""));
     let (verb, name) = what.split_once(':').unwrap_or((what, "r"));
@@ -211,6 +233,7 @@ fn arrival(what: &str) -> Arrival {
         "quorum" => Verb::Quorum,
         "enter" => Verb::Enter,
         "exit" => Verb::Exit,
+        "form" => Verb::Form,
         _ => panic!("{what}"),
     };
     let set = |text: &str| text.split(',').map(|p| number(p) as u32).collect();
@@ -224,16 +247,21 @@ fn arrival(what: &str) -> Arrival {
     let require_all = scope.is_some_and(|scope| scope.starts_with('!'));
     let round = Round { name: name.to_owned(), verb, among };
     let evicts = what.starts_with("call!");
-    Arrival { round, value: value.into(), quorum, evicts, require_all }
+    let holds = holds.map(number);
+    Arrival { round, value: value.into(), quorum, evicts, require_all, holds }
 }
 
-/// `GENERATION(MEMBERS)` or `GENERATION/ITERATION(MEMBERS)`, and its result.
+/// `GENERATION(MEMBERS)`, `GENERATION/ITERATION(MEMBERS)` or `GENERATION^HELD(MEMBERS)`, and its
+/// result.
 fn outcome(caller: (u32, u64), what: &str) -> Outcome {
     let (generation, rest) = what.split_once('(').expect("members");
     let (names, rest) = rest.split_once(')').expect("members");
     let names: Vec<&str> = names.split(' ').collect();
     let members: Vec<(u32, u64)> =
         names.iter().map(|name| member(name.trim_end_matches(['+', '-']))).collect();
+    let (generation, held) =
+        generation.split_once('^').map_or((generation, None), |(it, held)| (it, Some(held)));
+    let held = held.map(number);
     let (generation, iteration) = match generation.split_once('/') {
         Some((generation, iteration)) => (generation, Some(number(iteration))),
         None => (generation, None),
@@ -248,8 +276,14 @@ fn outcome(caller: (u32, u64), what: &str) -> Outcome {
         let (rank, promoted) = (place.and_then(|place| ranks[place]), promoted.collect());
         Advance { iteration, ranks, rank, promoted }
     });
-    let mut outcome =
-        Outcome { generation, witness: generation * 10, members, advance, ..Outcome::default() };
+    let mut outcome = Outcome {
+        generation,
+        witness: generation * 10,
+        members,
+        advance,
+        held,
+        ..Outcome::default()
+    };
     let of = |participants: &str| {
         participants.split(',').filter(|participant| !participant.is_empty()).map(member).collect()
     };

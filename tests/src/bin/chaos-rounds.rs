@@ -23,12 +23,12 @@ struct Size {
     /// Rounds of each kind that have to close: by an arrival, a death, an eviction.
     #[arg(long, default_value_t = 500)]
     of_each_kind: usize,
-    /// Rounds of each sort that have to close: votes, gathers, atomic blocks, rounds
-    /// over sets, among generations and in later runs.
+    /// Rounds of each sort that have to close: votes, gathers, atomic blocks, held rounds,
+    /// rounds over sets, among generations and in later runs.
     #[arg(long, default_value_t = 30)]
     of_each_sort: usize,
     /// Jobs that run at the same time.
-    #[arg(long, default_value_t = 26)]
+    #[arg(long, default_value_t = 28)]
     jobs: u32,
     /// Seconds of one lap.
     #[arg(long, default_value_t = 60)]
@@ -50,7 +50,7 @@ struct Size {
     /// Where the logs of these jobs go.
     #[arg(long, value_name = "DIR", requires = "store_file")]
     logs: Option<PathBuf>,
-    /// The workloads of these jobs: rounds, advance, vote, block.
+    /// The workloads of these jobs: rounds, advance, vote, block, hold.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "store_file")]
     workload: Vec<String>,
     /// Pause of each rank between two calls of these jobs.

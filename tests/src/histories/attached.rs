@@ -109,6 +109,7 @@ fn styles(workload: &str) -> &'static [Style] {
         "advance" => &[Style::Agents, Style::Evictions, Style::Spares, Style::Runs],
         "vote" => &[Style::Votes],
         "block" => &[Style::Blocks],
+        "hold" => &[Style::Holds],
         _ => &[],
     }
 }

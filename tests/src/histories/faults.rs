@@ -56,6 +56,9 @@ pub enum Style {
     Sets,
     /// The same, with atomic blocks.
     Blocks,
+    /// The same, with communicators. A rank that sleeps for long and holds something is killed
+    /// by its agent.
+    Holds,
     /// One run after the other, and all ranks at once within a run. A run begins
     /// with fewer ranks if the others do not come.
     Runs,
@@ -63,7 +66,7 @@ pub enum Style {
 
 impl Style {
     /// All, in the order in which a lap gives them to its jobs.
-    pub const ALL: [Style; 13] = [
+    pub const ALL: [Style; 14] = [
         Style::Leases,
         Style::Agents,
         Style::Votes,
@@ -72,6 +75,7 @@ impl Style {
         Style::Sets,
         Style::Blocks,
         Style::Spares,
+        Style::Holds,
         Style::RollCalls,
         Style::Evictions,
         Style::Agents,
@@ -92,6 +96,7 @@ impl Style {
             Style::Votes => after(&[Step::Vote, Step::Gather, Step::Vote], 800),
             Style::Sets => after(&[Step::Pairs, Step::Halves, Step::All, Step::Stranger], 1_200),
             Style::Blocks => after(&[Step::Block; 3], 800),
+            Style::Holds => after(&[Step::Form, Step::FormHalf, Step::FormHalf], 800),
             Style::Runs => after(&[Step::Roll, Step::Vote], 400),
         };
         let evict_after = (self == Style::Evictions).then_some(Duration::from_millis(400));
@@ -117,8 +122,17 @@ impl Style {
 
     fn hosts(self) -> usize {
         match self {
-            Style::Agents | Style::Votes | Style::Sets | Style::Blocks => 2,
+            Style::Agents | Style::Votes | Style::Sets | Style::Blocks | Style::Holds => 2,
             _ => 0,
+        }
+    }
+
+    /// How often it is an agent that is killed or paused. Nobody reports the exits of what held
+    /// something under a killed one: the next generation waits half a minute for them.
+    fn agent_faults(self) -> f64 {
+        match self {
+            Style::Holds => 0.03,
+            _ => 0.1,
         }
     }
 }
@@ -180,7 +194,7 @@ impl Faults {
         let gone: Vec<usize> = all.iter().copied().filter(gone).collect();
         self.start(&gone, false);
         self.settled(&gone).await;
-        if !self.hosts.is_empty() && self.random.random_bool(0.1) {
+        if !self.hosts.is_empty() && self.random.random_bool(self.style.agent_faults()) {
             return self.agent_fault().await;
         }
         if self.style == Style::Runs && self.random.random_bool(0.5) {
@@ -193,7 +207,7 @@ impl Faults {
         };
         let victims: Vec<usize> = all.sample(&mut self.random, number).copied().collect();
         let pause = match self.style {
-            Style::Spares | Style::Runs => 0.2,
+            Style::Spares | Style::Runs | Style::Holds => 0.2,
             Style::Evictions => 0.6,
             Style::Leases | Style::RollCalls | Style::Blocks => 0.3,
             Style::Agents | Style::Votes | Style::Sets => 0.1,
@@ -260,7 +274,7 @@ impl Faults {
         }
         let takeover = self.random.random_bool(match self.style {
             Style::Spares => 0.7,
-            Style::Leases | Style::RollCalls | Style::Runs => 0.3,
+            Style::Leases | Style::RollCalls | Style::Runs | Style::Holds => 0.3,
             Style::Evictions | Style::Agents | Style::Votes | Style::Sets | Style::Blocks => 0.1,
         });
         if !takeover {
@@ -277,6 +291,8 @@ impl Faults {
         }
         match (self.style, self.random.random_bool(0.7)) {
             (Style::Evictions, true) => self.sleep(800..1_200).await,
+            // The others give up, and it has not stopped in time.
+            (Style::Holds, true) => self.sleep(2_500..4_500).await,
             (_, true) => self.sleep(1_900..2_500).await,
             (_, false) => self.sleep(20..300).await,
         }

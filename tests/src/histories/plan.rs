@@ -95,4 +95,16 @@ pub enum Step {
     Stranger,
     /// An atomic block. Some fail in it.
     Block,
+    /// A communicator of all active processes: formed, run, formed again, run, let go of.
+    Form,
+    /// The same of one half of them: never while the other half holds its own, or all do.
+    FormHalf,
+}
+
+impl Calls {
+    /// Whether ranks hold generations: one that does not let go in time is killed by its agent.
+    pub fn hold(&self) -> bool {
+        let holds = |step: &Step| matches!(step, Step::Form | Step::FormHalf);
+        matches!(&self.verbs, Verbs::Iterations { steps, .. } if steps.iter().any(holds))
+    }
 }

@@ -75,6 +75,8 @@ pub struct Running {
     file: PathBuf,
     /// How much of that was there at the last look that counts.
     mark: u64,
+    /// Whether it may be killed for what it holds.
+    holds: bool,
 }
 
 impl Slot {
@@ -105,7 +107,8 @@ impl Slot {
         let log = job.logs.join(format!("{}.log", job.job));
         let child = Process::start(&program, command, &log);
         let file = job.folder.join(format!("{program}.jsonl"));
-        self.running = Some(Running { program, child, file, mark: 0 });
+        let holds = job.calls.hold();
+        self.running = Some(Running { program, child, file, mark: 0, holds });
     }
 
     /// The program that runs here.
@@ -165,8 +168,9 @@ impl Slot {
         self.running.as_ref().is_some_and(|running| heard(running).unwrap_or(false))
     }
 
-    /// Whether the program here has ended by itself: only a notice that its incarnation
-    /// is over, or the end of its lease before it had joined, allows that.
+    /// Whether the program here has ended by itself, or was killed for what it holds: only a
+    /// notice that its incarnation is over, or the end of its lease before it had joined, allows
+    /// that.
     ///
     /// # Panics
     ///
@@ -176,7 +180,7 @@ impl Slot {
         let Some(status) = running.child.end() else { return false };
         let said = running.child.said();
         let program = running.program.clone();
-        assert!(ended_well(status), "{program} ended with {status}: {said}");
+        assert!(running.ended_well(status), "{program} ended with {status}: {said}");
         record(harness, What::Dead { program, how: status.to_string() });
         self.running = None;
         true
@@ -184,11 +188,12 @@ impl Slot {
 
     /// Sends SIGTERM; the rank leaves.
     pub async fn stop(&mut self, harness: &mut Recorder) {
-        let Some(Running { program, mut child, .. }) = self.running.take() else { return };
-        let status = child.stop().await;
+        let Some(mut running) = self.running.take() else { return };
+        let status = running.child.stop().await;
         // One that had only just begun does not know the signal yet.
         let terminated = status.signal() == Some(Signal::SIGTERM as i32);
-        let good = status.success() || ended_well(status) || terminated;
+        let good = status.success() || running.ended_well(status) || terminated;
+        let Running { program, child, .. } = running;
         assert!(good, "{program} was asked to leave and ended with {status}: {}", child.said());
         record(harness, What::Dead { program, how: status.to_string() });
     }
@@ -203,7 +208,8 @@ impl Running {
         let how = if told.contains("\"joined\"") {
             self.child.signal(Signal::SIGCONT);
             let status = self.child.ended().await;
-            assert!(ended_well(status), "{program} ended with {status}: {}", self.child.said());
+            let said = self.child.said();
+            assert!(self.ended_well(status), "{program} ended with {status}: {said}");
             status.to_string()
         } else {
             record(harness, What::Kill { program: program.clone() });
@@ -212,12 +218,14 @@ impl Running {
         };
         record(harness, What::Dead { program, how });
     }
-}
 
-/// Whether it was notified that its incarnation is over, or its lease before it joined.
-fn ended_well(status: ExitStatus) -> bool {
-    let codes = [EXIT_ENDED, EXIT_NOT_JOINED].map(i32::from);
-    status.code().is_some_and(|code| codes.contains(&code))
+    /// Whether it was notified that its incarnation is over, or its lease before it joined. One
+    /// that may hold something may have been killed before it was.
+    fn ended_well(&self, status: ExitStatus) -> bool {
+        let codes = [EXIT_ENDED, EXIT_NOT_JOINED].map(i32::from);
+        let is_killed = status.signal() == Some(Signal::SIGKILL as i32);
+        status.code().is_some_and(|code| codes.contains(&code)) || self.holds && is_killed
+    }
 }
 
 /// Writes down what is done to programs.

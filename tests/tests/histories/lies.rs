@@ -25,6 +25,8 @@ pub const LIES: &[(&str, Lie, Rule)] = &[
     ("let a block fail that succeeded", fail_a_block, Rule::Block),
     ("take another branch than the others", take_another_branch, Rule::Branch),
     ("make a quorum of one", make_a_quorum_of_one, Rule::Quorum),
+    ("run on in a generation that was followed", run_on, Rule::Hold),
+    ("hold again what nobody named", hold_again_unnamed, Rule::Hold),
     ("close a round of a run that is over", close_in_a_former_run, Rule::Run),
     ("let the first one back go on alone", go_on_alone, Rule::Formation),
 ];
@@ -319,6 +321,44 @@ fn make_a_quorum_of_one(history: &mut History) -> bool {
         }
     }
     retell(history, generation, |outcome| outcome.members = vec![one.participant]);
+    true
+}
+
+/// Something that was released runs on beside its successor: in a program that was never
+/// disturbed, since others may be left out.
+fn run_on(history: &mut History) -> bool {
+    let is_disturbed = |program: &String| {
+        let mut all = history.programs.values().flatten();
+        all.any(|record| {
+            matches!(&record.what, What::Suspect { programs, .. } if programs.contains(program))
+        })
+    };
+    let mut found = None;
+    for (program, records) in &history.programs {
+        if is_disturbed(program) {
+            continue;
+        }
+        let ran = records.iter().enumerate().filter_map(|(place, record)| match record.what {
+            What::Runs { generation } => Some((place, generation)),
+            _ => None,
+        });
+        let ran: Vec<(usize, u64)> = ran.collect();
+        let next = ran.windows(2).find(|pair| pair[0].1 != pair[1].1);
+        found = found.or(next.map(|pair| (program.clone(), pair[1].0, pair[0].1)));
+    }
+    let Some((program, place, generation)) = found else { return false };
+    records(history, &program)[place].what = What::Runs { generation };
+    true
+}
+
+fn hold_again_unnamed(history: &mut History) -> bool {
+    let is_again = |told: &Told| {
+        let held = told.outcome.held;
+        held.is_some_and(|held| held != told.outcome.generation)
+    };
+    let Some(mut one) = told(history).into_iter().find(is_again) else { return false };
+    one.arrival.holds = None;
+    records(history, &one.program)[one.place - 1].what = What::Call(Box::new(one.arrival));
     true
 }
 

@@ -26,7 +26,7 @@ pub struct FormedValue {
 
 impl From<Formed> for FormedValue {
     fn from(formed: Formed) -> Self {
-        let Formed { generation, again, witness, members, handles, rank } = formed;
+        let Formed { generation, again, closing: _, witness, members, handles, rank } = formed;
         FormedValue {
             generation,
             again,

@@ -57,6 +57,8 @@ defects! {
     HalfExpiry = "half-expiry",
     /// The arrival of an incarnation outlives it.
     DeadCounted = "dead-counted",
+    /// A release of a held generation counts for two of its holders.
+    ReleasedTwice = "released-twice",
 
     // What a node answers its clients.
     /// A wait misses the change after the state that it was compared with.

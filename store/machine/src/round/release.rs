@@ -126,6 +126,13 @@ impl Act<'_> {
                 self.record(EventKind::Excused { round, generation, process, incarnation });
             }
             self.let_go(&key, process, incarnation);
+            let held = self.job.held.get(&key).filter(|_| holdfast_api::planted!(ReleasedTwice));
+            let other = held.and_then(|held| {
+                held.base.members.iter().find(|(other, of_it)| held.holds(*other, *of_it))
+            });
+            if let Some((other, of_it)) = other {
+                self.let_go(&key, other, of_it);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! A rank that writes down what it calls and what it gets. Its argument is a
 //! [`RankPlan`] in JSON. SIGTERM: it leaves.
 
+mod holds;
 mod rank;
 mod steps;
 

@@ -184,7 +184,7 @@ impl Told for LiveProcesses {
 }
 
 /// The meaning of an error for the caller, by the library's promises.
-fn meaning(error: &Error) -> Meaning {
+pub fn meaning(error: &Error) -> Meaning {
     match (error.code(), error.outcome()) {
         _ if matches!(error, Error::AgentLost { .. }) => Meaning::Lost,
         (Code::Fenced | Code::LeaseEnded, _) => Meaning::Ended,

@@ -13,8 +13,8 @@ use holdfast_trainer_shim::{BlockVerdict, Gathered, Iteration, LiveProcesses, ve
 
 use crate::rank::{Called, Rank, Told};
 
-/// How often a rank votes otherwise than the others, or fails in a block.
-const DISSENT: f64 = 0.06;
+/// How often a rank votes otherwise than the others, fails in a block, or revokes what it holds.
+pub const DISSENT: f64 = 0.06;
 
 /// A process that never joins.
 const STRANGER: ProcessId = 90;
@@ -48,6 +48,11 @@ impl Rank {
             }
             Step::Stranger => self.stranger(begun).await,
             Step::Block => self.block(deadline).await,
+            Step::Form => Box::pin(self.communicator(Among::Active, patience)).await,
+            Step::FormHalf => {
+                let half = Among::Set(self.half());
+                Box::pin(self.communicator(half, patience)).await
+            }
         }
     }
 
@@ -211,7 +216,7 @@ async fn linger() {
     tokio::time::sleep(Duration::from_millis(milliseconds)).await;
 }
 
-fn done<T>(called: Called<T>) -> Called<()> {
+pub fn done<T>(called: Called<T>) -> Called<()> {
     match called {
         Called::Done(_) => Called::Done(()),
         Called::Failed => Called::Failed,
