@@ -48,6 +48,8 @@ test: ## All tests; installs what is missing, saying what and why
 	@tests/prepare build torch older-torch nccl hosts docs
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
 	@tests/prepare python
+	@# No test runs this build, which is made for the defects and crash points alone.
+	@$(ENVIRONMENT); cargo check --profile $(PROFILE) --package holdfast-chaos --features planted
 	@$(ENVIRONMENT); if cargo nextest --version > /dev/null 2>&1; then \
 		cargo nextest run --cargo-profile $(PROFILE) --workspace; \
 		cargo test --profile $(PROFILE) --workspace --doc; \
@@ -75,6 +77,7 @@ check: ## Formatting, clippy, docs, licences and sources of all crates; only rea
 	@tests/prepare build check
 	cargo fmt --all --check
 	@$(ENVIRONMENT); set -x; cargo clippy --workspace --all-targets -- -D warnings
+	@$(ENVIRONMENT); set -x; cargo clippy --workspace --all-targets --features holdfast-chaos/planted -- -D warnings
 	@$(ENVIRONMENT); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	cargo deny --log-level error check licenses bans sources
 	@if timeout 20 git ls-remote --quiet https://github.com/RustSec/advisory-db HEAD > /dev/null 2>&1; \

@@ -72,7 +72,7 @@ impl Cluster {
     }
 
     /// A place for a node that is to join the others.
-    fn insert_new(&mut self) -> anyhow::Result<NodeId> {
+    pub(super) fn insert_new(&mut self) -> anyhow::Result<NodeId> {
         let known = self.addresses().join(",");
         let id = self.insert()?;
         self.node_mut(id)?.place = ["--join".to_owned(), known];
@@ -80,7 +80,7 @@ impl Cluster {
     }
 
     /// Makes a new node that runs a member, and gives it its vote.
-    async fn admit(&mut self, id: NodeId) -> anyhow::Result<()> {
+    pub(super) async fn admit(&mut self, id: NodeId) -> anyhow::Result<()> {
         let address = self.address(id)?.to_owned();
         self.administer(Admin::AddNode { node: id, address }).await?;
         self.administer(Admin::PromoteNode { node: id }).await

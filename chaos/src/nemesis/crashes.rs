@@ -236,7 +236,7 @@ impl Crash<'_, '_> {
 
     async fn lagging(&mut self) -> anyhow::Result<Option<String>> {
         for _ in 0..TRIES_MAX {
-            if let Some(id) = self.lagging().await? {
+            if let Some(id) = self.follower_behind().await? {
                 let evidence = self.lose_power(id)?;
                 return self.back(id, evidence).await;
             }
@@ -247,7 +247,7 @@ impl Crash<'_, '_> {
 
     /// A node that was away for longer than entries are kept, and has ended at the point; none
     /// if the leader still had what it needed.
-    async fn lagging(&mut self) -> anyhow::Result<Option<NodeId>> {
+    async fn follower_behind(&mut self) -> anyhow::Result<Option<NodeId>> {
         let id = self.stage.follower().await?;
         self.stage.cluster.kill(id).await?;
         let (leader, _) = self.stage.cluster.leader().await?;
