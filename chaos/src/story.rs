@@ -89,7 +89,7 @@ pub struct Call {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// The outcome of its round.
-    Outcome(Outcome),
+    Outcome(Box<Outcome>),
     /// No outcome, with its meaning.
     Failed(Meaning),
 }

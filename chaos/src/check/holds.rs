@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use holdfast_api::{Among, EventKind, Generation, Revision};
 
 use super::{Closing, Closings, Findings, Rule, at};
-use crate::history::{Moment, Outcome, Round, Verb};
+use crate::history::{Moment, Round, Verb};
 use crate::story::{Answer, Call, Participant, Story};
 
 /// By when held generations were certainly over, and why.
@@ -180,10 +180,9 @@ fn holdings<'s>(
 ) -> Vec<(&'s str, Holding<'s>)> {
     let mut held: BTreeMap<Generation, (&str, Holding<'_>)> = BTreeMap::new();
     for Call { arrival, answer, .. } in &participant.calls {
-        let Some((told, Answer::Outcome(Outcome { held: Some(generation), .. }))) = answer else {
-            continue;
-        };
-        let (generation, from, to) = (*generation, *told, *told);
+        let Some((told, Answer::Outcome(outcome))) = answer else { continue };
+        let Some(generation) = outcome.held else { continue };
+        let (from, to) = (*told, *told);
         let holding = Holding { participant, generation, from, to };
         held.entry(generation).or_insert((arrival.round.name.as_str(), holding));
     }

@@ -51,6 +51,7 @@ const SOUGHT: &[(&str, Finder)] = &[
     ("new-number", Run("counter,append", "kill-leader,reset")),
     ("unknown-is-refused", Run("register,counter", "kill-all")),
     ("tail-forgotten", Run("register,counter", "kill-all")),
+    ("released-twice", Run("hold", "none")),
 ];
 
 /// Defects that no check has found yet: looked for only by name.
@@ -58,7 +59,6 @@ const OPEN: &[(&str, Finder)] = &[
     ("dead-counted", Rounds),
     ("first-set-stays", Run("tcpstore", "none")),
     ("old-answers", Sim(100)),
-    ("released-twice", Run("hold", "none")),
 ];
 
 /// So many of them are looked for with `--quick`.

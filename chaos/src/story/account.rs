@@ -3,7 +3,7 @@
 use holdfast_api::{Policy, ProcessId, Role};
 
 use super::{Answer, Branch, Call, Participant, sooner};
-use crate::history::{Meaning, Moment, Outcome, Program, Record, What};
+use crate::history::{Meaning, Moment, Program, Record, What};
 
 /// The record of one program, and what it may mean for others.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl Account {
     /// Takes a record of the program's present incarnation.
     fn take(&mut self, program: &Program, at: Moment, what: &What) {
         let answer = match what {
-            What::Outcome(outcome) => Answer::Outcome(Outcome::clone(outcome)),
+            What::Outcome(outcome) => Answer::Outcome(outcome.clone()),
             What::Failed { meaning, .. } => Answer::Failed(*meaning),
             What::Call(arrival) => {
                 self.evicts = self.evicts.or(arrival.evicts.then_some(at));

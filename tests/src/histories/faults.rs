@@ -127,6 +127,15 @@ impl Style {
         }
     }
 
+    /// Milliseconds between two faults. Halves that hold something come to wait for each other
+    /// only while both are complete.
+    fn calm(self) -> Range<u64> {
+        match self {
+            Style::Holds => 600..1_800,
+            _ => 50..400,
+        }
+    }
+
     /// How often it is an agent that is killed or paused. Nobody reports the exits of what held
     /// something under a killed one: the next generation waits half a minute for them.
     fn agent_faults(self) -> f64 {
@@ -171,7 +180,7 @@ impl Faults {
         let actives: Vec<usize> = (0..WORLD as usize).collect();
         self.settled(&actives).await;
         while !is_over() {
-            self.sleep(50..400).await;
+            self.sleep(self.style.calm()).await;
             self.fault().await;
         }
         for slot in &mut self.slots {

@@ -10,7 +10,11 @@ fn check(bench: &mut Bench, key: &str) -> Open<ReadAnswer> {
 }
 
 fn found() -> ReplyBody {
-    ReplyBody::Read(ReadAnswer { revision: 7, time_ms: 0, outcome: ReadOutcome::Checked { all_exist: true } })
+    ReplyBody::Read(ReadAnswer {
+        revision: 7,
+        time_ms: 0,
+        outcome: ReadOutcome::Checked { all_exist: true },
+    })
 }
 
 #[test]

@@ -9,7 +9,7 @@ use holdfast_trainer_shim::{Error, Formed, Holding};
 use tokio::time::{Instant, sleep};
 
 use crate::rank::{Called, Ended, Rank, Told, meaning};
-use crate::steps::{DISSENT, done};
+use crate::steps::done;
 
 /// The name of all communicators: of all ranks, and of each half.
 const GROUP: &str = "group";
@@ -17,9 +17,12 @@ const GROUP: &str = "group";
 /// After a revocation a rank that holds on longer is declared dead, and its agent kills it.
 const STOP_MAX: Duration = Duration::from_secs(2);
 
+/// How often a rank revokes what it holds, where it would close it.
+const REVOKES: f64 = 0.25;
+
 /// Longest time that something runs, and to stop it.
 const RUN_TIME_MAX_MS: u64 = 60;
-const STOP_TIME_MAX_MS: u64 = 40;
+const STOP_TIME_MAX_MS: u64 = 120;
 
 /// Between two records of what runs.
 const RECORD_EVERY: Duration = Duration::from_millis(10);
@@ -50,10 +53,15 @@ impl Rank {
             };
         }
         if matches!(called, Called::Done(())) {
-            called = match rand::random_bool(DISSENT) {
+            called = match rand::random_bool(REVOKES) {
                 true => self.revoke(held).await?,
                 false => self.agree("close", Conclusion::Close, held, patience).await?,
             };
+        }
+        if matches!(called, Called::Failed)
+            && let Called::Ended(ended) = self.run(held).await?
+        {
+            return Ok(Called::Ended(ended));
         }
         if let Called::Ended(ended) = called {
             return Ok(Called::Ended(ended));
@@ -134,14 +142,11 @@ impl Rank {
         Ok(if is_over { Called::Failed } else { Called::Done(()) })
     }
 
-    /// It fails for all; here it takes a moment to stop, too.
+    /// It fails for all.
     async fn revoke(&mut self, held: Generation) -> anyhow::Result<Called<()>> {
         let process = self.process.clone();
         let revoking = process.revoke(held, "a bad day", Deadline::never());
-        let mut called = self.confirmed(held, Box::pin(revoking)).await?;
-        if matches!(called, Called::Done(())) {
-            called = self.run(held).await?;
-        }
+        let called = self.confirmed(held, Box::pin(revoking)).await?;
         // The others go to the next advance.
         Ok(if matches!(called, Called::Done(())) { Called::Failed } else { called })
     }

@@ -13,8 +13,8 @@ use holdfast_trainer_shim::{BlockVerdict, Gathered, Iteration, LiveProcesses, ve
 
 use crate::rank::{Called, Rank, Told};
 
-/// How often a rank votes otherwise than the others, fails in a block, or revokes what it holds.
-pub const DISSENT: f64 = 0.06;
+/// How often a rank votes otherwise than the others, or fails in a block.
+const DISSENT: f64 = 0.06;
 
 /// A process that never joins.
 const STRANGER: ProcessId = 90;

@@ -156,7 +156,10 @@ impl Table {
             restarts: open.restarts.clone(),
             owned: open.owned.clone(),
         };
-        StoreNotes { stores: open.iter().map(note).collect(), unreported: self.0.unreported.lock().clone() }
+        StoreNotes {
+            stores: open.iter().map(note).collect(),
+            unreported: self.0.unreported.lock().clone(),
+        }
     }
 
     /// The stores of the agent before. Programs that had asked it and are not connected yet are
