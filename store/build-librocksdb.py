@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 FILES_PER_UNIT = 24
+SMALL_FOLDER_FILES = 12
 FLAGS = """-std=c++20 -O2 -g0 -fPIC -w -include cstdint -DNDEBUG -DHAVE_ALIGNED_NEW -DHAVE_UINT128_EXTENSION
 -DOS_LINUX -DROCKSDB_PLATFORM_POSIX -DROCKSDB_LIB_IO_POSIX -DROCKSDB_SCHED_GETCPU_PRESENT
 -DROCKSDB_AUXV_GETAUXVAL_PRESENT -DROCKSDB_FALLOCATE_PRESENT -DROCKSDB_RANGESYNC_PRESENT""".split()
@@ -41,15 +42,20 @@ def crate() -> tuple[str, pathlib.Path]:
 
 
 def units(source: pathlib.Path) -> list[tuple[str, list[pathlib.Path]]]:
-    """Source files grouped by folder: neighbours share headers and do not clash."""
-    folders: dict[str, list[pathlib.Path]] = {}
+    """Source files grouped by the top folder that they are in: neighbours share headers and do not clash."""
+    folders: dict[str, list[str]] = {}
     for line in (source / "rocksdb_lib_sources.txt").read_text().split():
         if line != "util/build_version.cc":
-            folders.setdefault(os.path.dirname(line), []).append(source / "rocksdb" / line)
+            folders.setdefault(line.split("/")[0], []).append(line)
+    # What parsing costs is the same for a folder of three files.
+    small = [top for top, files in folders.items() if len(files) < SMALL_FOLDER_FILES]
+    folders["small"] = [file for top in small for file in folders.pop(top)]
     groups = [("build_version", [source / "build_version.cc"])]
-    for folder, files in folders.items():
-        for at in range(0, len(files), FILES_PER_UNIT):
-            groups.append((f"{folder.replace('/', '_')}_{at}", files[at:at + FILES_PER_UNIT]))
+    for top, files in folders.items():
+        parts = -(-len(files) // FILES_PER_UNIT)
+        for part in range(parts):
+            share = sorted(files)[part * len(files) // parts:(part + 1) * len(files) // parts]
+            groups.append((f"{top}_{part}", [source / "rocksdb" / file for file in share]))
     return groups
 
 
