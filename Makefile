@@ -21,7 +21,7 @@ SIM_OUT ?= $(or $(CARGO_TARGET_DIR),target)/seeds
 # Programs with defects lie apart from all others.
 PLANTED_BINARIES := $(or $(CARGO_TARGET_DIR),target)/planted
 
-.PHONY: help quickstart demo-elastic demo-comm test test-demos test-documents upgrade-test check fix bench chaos chaos-rounds chaos-planted chaos-crash build-planted compose-test sim build
+.PHONY: help quickstart demo-elastic demo-comm test upgrade-test check fix bench chaos chaos-rounds chaos-planted chaos-crash build-planted compose-test sim build
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,17 +59,10 @@ test: ## All tests; installs what is missing, saying what and why
 	fi
 	@python3 -m unittest discover --start-directory tests/quickstart
 	@python3 -m unittest discover --start-directory tests/docs
-	@# They wait more than they compute, so both go on at once; what a command prints stays together.
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync=line test-demos test-documents
-
-# Parts of `make test`, which builds what they need.
-test-demos:
 	@$(ENVIRONMENT); python3 tests/quickstart/quickstart.py --binaries $(BINARIES) \
 		--python "$${HOLDFAST_PYTHON:-python3}"
 	@$(ENVIRONMENT); python3 tests/elastic/demo.py --quick --binaries $(BINARIES)
 	@$(ENVIRONMENT); python3 tests/elastic/comm.py --quick --binaries $(BINARIES)
-
-test-documents:
 	@$(ENVIRONMENT); tests/docs/docs.py --binaries $(BINARIES)
 	@$(ENVIRONMENT); "$${HOLDFAST_PYTHON_TOOLS:-python3}" tests/docs/manifests.py --binaries $(BINARIES)
 	@python3 tests/docker/compose_test.py
