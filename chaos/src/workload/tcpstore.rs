@@ -2,9 +2,11 @@
 //! agent, several agents in one run.
 //!
 //! A SET has no answer: the next answer on the same connection proves it done, and its
-//! call ends there. If the connection breaks before that, its outcome is unknown. Another
-//! connection of the same host sees it from the moment on at which its bytes were sent:
-//! PyTorch's `set()` returns then, and its program may notify others.
+//! call ends there. A WAIT that is taken back proves nothing: an agent answers that at
+//! once, since PyTorch's client waits for it without a limit. If the connection breaks
+//! before an answer, the outcome of a SET is unknown. Another connection of the same host
+//! sees it from the moment on at which its bytes were sent: PyTorch's `set()` returns
+//! then, and its program may notify others.
 
 use std::io;
 use std::time::Duration;
@@ -194,7 +196,8 @@ impl Worker<Agent> {
         }
         match &outcome {
             Outcome::Unknown { why } => self.lose(why)?,
-            _ => {
+            Outcome::Refused { .. } => self.door.connection = Some((store, agent_run)),
+            Outcome::Ok { .. } => {
                 self.settle(&Outcome::Ok { answer: Answer::Done, revision: None })?;
                 self.door.connection = Some((store, agent_run));
             }
@@ -281,7 +284,8 @@ mod tests {
     use crate::operation::Operation;
     use crate::recording::Recording;
 
-    /// An agent that answers a GET with nothing, and closes the connection at an ADD.
+    /// An agent that answers a GET with nothing, lets a WAIT be taken back, and closes the
+    /// connection at an ADD.
     async fn serve(mut stream: TcpStream) -> io::Result<()> {
         let mut hello = [0; 10];
         stream.read_exact(&mut hello).await?;
@@ -291,7 +295,14 @@ mod tests {
             if op == op::ADD {
                 return Ok(());
             }
-            let mut lengths = if op == op::SET { 2 } else { 1 };
+            if op == op::WAIT {
+                stream.read_u64_le().await?;
+            }
+            let mut lengths = match op {
+                op::SET => 2,
+                op::CANCEL_WAIT => 0,
+                _ => 1,
+            };
             while lengths > 0 {
                 let mut bytes = vec![0; stream.read_u64_le().await? as usize];
                 stream.read_exact(&mut bytes).await?;
@@ -299,6 +310,9 @@ mod tests {
             }
             if op == op::GET {
                 stream.write_u64_le(0).await?;
+            }
+            if op == op::CANCEL_WAIT {
+                stream.write_u8(1).await?;
             }
         }
     }
@@ -353,6 +367,17 @@ mod tests {
             assert_eq!(set.answer(), Some(&Answer::Done));
             assert!(set.returned >= read.returned, "{set:?} before {read:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_wait_that_is_taken_back_proves_no_set_done() {
+        let mut scene = Scene::open().await;
+        scene.worker.set("k", "a".to_owned()).await.unwrap();
+        scene.worker.ask("other", Action::Wait).await.unwrap();
+        let recorded = scene.recorded();
+        assert_eq!(recorded[0].returned, None, "{recorded:?}");
+        scene.worker.ask("k", Action::Read).await.unwrap();
+        assert_eq!(scene.recorded()[0].answer(), Some(&Answer::Done));
     }
 
     #[tokio::test]
