@@ -99,7 +99,8 @@ async fn connections_go_on_when_their_agent_is_killed_and_count_exactly() {
     // Two seconds for each kill, and a minute.
     let turns = (1_200 + kills * 40).to_string();
     let variables = [("WAIT_TURNS", &*turns)];
-    let command = Command::start_with(&mut cluster, "kept", &variables, &["--job", "kept"]).await;
+    let mut command =
+        Command::start_with(&mut cluster, "kept", &variables, &["--job", "kept"]).await;
     let stops = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for me in 0..CLIENTS {
@@ -123,12 +124,25 @@ async fn connections_go_on_when_their_agent_is_killed_and_count_exactly() {
     silent.set("over", b"").await;
     assert_eq!(waits.byte("a WAIT").await, 0);
     eprintln!("{kills} agents were killed during {rounds} rounds of {CLIENTS} clients");
-    assert!(
-        command.agent.said().contains("connections of their ranks go on"),
-        "{}",
-        command.agent.said()
-    );
+    command.agent.says("connections of their ranks go on").await;
     command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_returns_to_its_agent_however_often_that_ends_before_it_answers() {
+    const KILLS: usize = 12;
+    let mut cluster = Cluster::start(1).await;
+    let mut command = Command::start(&mut cluster, "soon", &["--job", "soon"]).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    let mut before = 0;
+    for _ in 0..KILLS {
+        before = next_process(&command.control, before).await;
+        signal(before, Signal::SIGKILL);
+    }
+    command.agent.says("another agent serves run r1 at the same ports").await;
+    assert_eq!(store.add("n", 1).await, 1);
+    let said = command.end(0).await;
+    assert!(!said.contains("no agent serves this command"), "{said}");
 }
 
 /// Prints its agent's control socket, and becomes the command.

@@ -27,9 +27,12 @@ use super::restarts::{AT_ONCE_MAX, Restarts, WITHIN};
 use crate::remedy::NotAttached;
 use crate::settings::Settings;
 
-/// Most tries to attach: each may find an agent that is about to end.
+/// Most tries to attach: each may find an agent that is about to end. No limit holds
+/// where a keeper starts the agent again: the command returns to it as often as that does.
 const ATTACH_TRIES_MAX: u32 = 5;
+/// Time between two tries; it grows by as much after each [`ATTACH_TRIES_MAX`].
 const ATTACH_PAUSE: Duration = Duration::from_millis(200);
+const ATTACH_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long another process may take to start an agent, or one that ends to be
 /// gone, beside the time to look for the store.
 const START_TIME_MAX: Duration = Duration::from_secs(45);
@@ -146,8 +149,9 @@ impl Start {
     }
 
     async fn attach(self) -> anyhow::Result<(Connection, Attached)> {
-        let mut last = None;
-        for _ in 0..ATTACH_TRIES_MAX {
+        let follows_kept = self.is_kept && !self.again.is_empty();
+        let mut tries = 0;
+        loop {
             let mut connection = self.connect().await?;
             if let Ok(Response::Status { addresses, .. }) = self.status(&mut connection).await
                 && addresses.first() != self.again.first()
@@ -174,7 +178,7 @@ impl Start {
                     self.place.log().display()
                 )
             })?;
-            match answer {
+            let ended = match answer {
                 Ok(Response::Attached { run, .. }) if matches!(&self.choice, RunChoice::Named(wanted) if *wanted != run) =>
                 {
                     let socket = self.socket().display();
@@ -187,17 +191,26 @@ impl Start {
                 }
                 Ok(Response::Refused(refused)) => bail!(NotAttached(refused)),
                 Ok(_) => bail!("the agent answers another question"),
-                Err(error) if has_ended(&error) => last = Some(error),
+                Err(error) if has_ended(&error) => error,
                 Err(error) => return Err(error).context("cannot talk to the agent"),
+            };
+            tries += 1;
+            if tries >= ATTACH_TRIES_MAX && !follows_kept {
+                bail!(
+                    "the agent ended {tries} times before it answered: {ended}; its log is {}",
+                    self.place.log().display()
+                )
             }
-            sleep(ATTACH_PAUSE).await;
+            if tries == ATTACH_TRIES_MAX {
+                warn!(
+                    "the agent has ended {tries} times before it answered ({ended}); its keeper \
+                     starts it again, and this command returns to it; its log is {}",
+                    self.place.log().display()
+                );
+            }
+            let pause = ATTACH_PAUSE * (1 + tries / ATTACH_TRIES_MAX);
+            sleep(pause.min(ATTACH_PAUSE_MAX)).await;
         }
-        let last = last.map_or_else(String::new, |error| format!(": {error}"));
-        let log = self.place.log();
-        bail!(
-            "the agent ended {ATTACH_TRIES_MAX} times before it answered{last}; its log is {}",
-            log.display()
-        )
     }
 
     /// Status of an agent that follows another one; the first is not asked.
