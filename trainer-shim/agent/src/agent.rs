@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{AgentReport, Exit, Name, Scope};
-use holdfast_client::{Client, Statistics, Unclaimed};
+use holdfast_client::{Client, Unclaimed};
 use holdfast_trainer_shim::{LEAVE_TIME_MAX, Lease, Met};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -235,11 +235,6 @@ impl Handle {
     /// The keeper, if there is one: then connections outlive this process.
     pub fn keeper(&self) -> Option<&Keeper> {
         self.keeper.as_ref()
-    }
-
-    /// Counters of the store's client.
-    pub fn statistics(&self) -> Statistics {
-        self.client.statistics()
     }
 
     /// Opens those of these ports that are not open yet, each under the
