@@ -1,12 +1,14 @@
 //! The client's one task: connects the pure parts, [`Calls`] and
 //! [`LeaderTracker`], with sockets and time.
 
+mod wake;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::stream::FuturesUnordered;
 use holdfast_api::stream::MINOR_REPORTS;
 use holdfast_api::{AgentReport, Hello, Reply, ReplyBody, Request, RequestBody};
 use rand::rngs::StdRng;
@@ -15,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use self::wake::Wake;
 use crate::backoff::Backoff;
 use crate::call::{Call, CallId};
 use crate::calls::{BATCH_REQUESTS_MAX, Calls};
@@ -91,18 +94,6 @@ struct Link {
 
 /// An attempt to connect, at its end.
 type Attempted = (Route, Result<(Hello, Connection), ConnectionError>);
-
-/// What woke the task.
-enum Wake {
-    Event(Option<Event>),
-    Room,
-    Incoming(Option<Result<Vec<Reply>, ConnectionError>>),
-    Attempt(Route, Result<(Hello, Connection), ConnectionError>),
-    LookoutAttempt(Route, Result<(Hello, Connection), ConnectionError>),
-    /// Replies of the lookout; none = it is gone.
-    Lookout(Option<Vec<Reply>>),
-    Time,
-}
 
 impl Actor {
     pub(crate) fn new(
@@ -316,31 +307,6 @@ impl Actor {
         }
         link.questions.ask_unless_asked(About::Life);
         None
-    }
-
-    async fn wake(&mut self, wake_at: Option<Instant>, now: Instant) -> Wake {
-        let sendable = self.calls.has_sendable(self.leader_tracker.leads(), now);
-        let closing = self.farewell.is_some();
-        let (room, incoming) = match &mut self.link {
-            Some(link) => {
-                let sendable = sendable || link.questions.is_due() || link.report_due;
-                (sendable.then_some(&link.connection.outgoing), Some(&mut link.connection.incoming))
-            }
-            None => (None, None),
-        };
-        tokio::select! {
-            event = self.inbox.recv(), if !closing => Wake::Event(event),
-            () = has_room(room), if room.is_some() => Wake::Room,
-            frame = next_frame(incoming) => Wake::Incoming(frame),
-            Some((route, result)) = self.attempts.next() => Wake::Attempt(route, result),
-            (route, result) = finished(&mut self.lookout_attempt) => {
-                Wake::LookoutAttempt(route, result)
-            }
-            frame = next_frame(self.lookout.connection().map(|one| &mut one.incoming)) => {
-                Wake::Lookout(frame.and_then(Result::ok))
-            }
-            () = sleep_until(wake_at) => Wake::Time,
-        }
     }
 
     fn on_event(&mut self, event: Option<Event>) {
@@ -573,36 +539,4 @@ fn is_prompt(request: &Request) -> bool {
         request.body,
         RequestBody::Propose(_) | RequestBody::Read { .. } | RequestBody::Wait { .. }
     )
-}
-
-async fn has_room(writer: Option<&mpsc::Sender<Vec<Request>>>) {
-    match writer {
-        // The permit is given back at once; this task alone sends. A writer
-        // that has ended has said why through the reader's channel.
-        Some(writer) if writer.reserve().await.is_ok() => {}
-        _ => std::future::pending().await,
-    }
-}
-
-async fn finished(attempt: &mut Option<BoxFuture<'static, Attempted>>) -> Attempted {
-    match attempt {
-        Some(attempt) => attempt.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn next_frame(
-    incoming: Option<&mut mpsc::Receiver<Result<Vec<Reply>, ConnectionError>>>,
-) -> Option<Result<Vec<Reply>, ConnectionError>> {
-    match incoming {
-        Some(incoming) => incoming.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }

@@ -4,7 +4,9 @@
 //! What a node's reply means for a call is in [`crate::replies`]; how the
 //! session is opened and kept in [`crate::session_keeper`].
 
+mod enqueue;
 mod expiry;
+mod frames;
 mod pipeline;
 mod queues;
 mod reads;
@@ -13,18 +15,14 @@ mod resumable;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
-use holdfast_api::stream::MINOR_EVENTS;
-use holdfast_api::{
-    Code, Command, Effectiveness, Problem, Proposal, Reply, ReplyBody, Request, RequestBody,
-    SessionId,
-};
+use holdfast_api::{Code, Command, Effectiveness, Problem, Reply, ReplyBody, SessionId};
 use tokio::time::Instant;
 
+pub(crate) use self::frames::BATCH_REQUESTS_MAX;
 pub(crate) use self::queues::Group;
 use self::queues::Queues;
-use self::request::{deadline_error, request_body};
+use self::request::deadline_error;
 use crate::backoff::Backoff;
 use crate::call::{Ask, Call, CallId, Progress};
 use crate::error::Error;
@@ -33,11 +31,6 @@ use crate::leader_tracker::Wants;
 use crate::resume::Ledger;
 use crate::session_keeper::SessionKeeper;
 use crate::statistics::Counters;
-
-/// Most requests in one frame.
-pub(crate) const BATCH_REQUESTS_MAX: usize = 1024;
-/// Most bytes in one frame, unless a single request is longer.
-pub(crate) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The open calls of one client.
 #[derive(Debug)]
@@ -152,45 +145,6 @@ impl Calls {
         }
     }
 
-    /// Puts a call where it waits to be sent, or for others to join it.
-    fn hold_or_enqueue(&mut self, id: CallId) {
-        match self.open.get(&id).and_then(|call| call.not_before) {
-            Some(at) => {
-                self.held.insert((at, id));
-            }
-            None => self.enqueue(id),
-        }
-    }
-
-    /// A caller that waits until then at most, or not at all, has joined a read.
-    fn hasten(&mut self, id: CallId, by: Option<Instant>) {
-        let Some(call) = self.open.get_mut(&id) else { return };
-        // `None` sorts before every time.
-        if let Some(at) = call.not_before
-            && by < Some(at)
-            && self.held.remove(&(at, id))
-        {
-            call.not_before = by;
-            self.hold_or_enqueue(id);
-        }
-    }
-
-    /// Makes a caller the lead of a read that is not on the wire. It is held
-    /// back only as long as the most hurried of its callers allows.
-    fn lead_on(&mut self, id: CallId) {
-        let hurried = match self.open.get(&id).map(|call| &call.ask) {
-            Some(Ask::Read { read, .. }) => {
-                let sharers = self.flights.sharers(read);
-                sharers.filter_map(|id| self.open.get(&id)).map(|call| call.not_before).min()
-            }
-            _ => None,
-        };
-        if let (Some(hurried), Some(call)) = (hurried, self.open.get_mut(&id)) {
-            call.not_before = hurried;
-        }
-        self.hold_or_enqueue(id);
-    }
-
     /// The caller of this call has left.
     pub(crate) fn abandon(&mut self, id: CallId) {
         let effect = self.open.get(&id).map(|call| self.effect(call));
@@ -199,13 +153,6 @@ impl Calls {
             self.counters.unknown.add(1);
         }
         self.settled(id);
-    }
-
-    /// A watch or a feed that was cut for its slow consumer goes on.
-    pub(crate) fn has_room(&mut self, id: CallId) {
-        if self.open.get(&id).is_some_and(|call| call.progress.wire.is_none()) {
-            self.enqueue(id);
-        }
     }
 
     /// What the client needs of a connection.
@@ -249,214 +196,9 @@ impl Calls {
         }
     }
 
-    /// Whether [`Calls::fill`] would find anything.
-    pub(crate) fn has_sendable(&self, leads: bool, now: Instant) -> bool {
-        let queues = &self.queues;
-        let takes = self.session_keeper.can_take_command();
-        let commands = !queues.again.is_empty()
-            || (takes && (!queues.fresh.is_empty() || queues.small.first().is_some()))
-            || self.session_keeper.has_sendable(queues.want_session(), now);
-        let reads = queues.reads.len() > 0 && queues.reads.may_go(now);
-        let others = reads || !queues.first.is_empty() || !queues.to_leader.is_empty();
-        !self.cancels.is_empty() || !queues.to_any.is_empty() || (leads && (commands || others))
-    }
-
-    /// Whether more calls are likely to come that could go out with those that wait.
-    pub(crate) fn expects_more(&self) -> bool {
-        let waiting = self.queues.waiting();
-        self.queues.first.is_empty() && (1..self.expected).contains(&waiting)
-    }
-
-    /// So many callers were answered: they are likely to come again.
-    pub(crate) fn answered_callers(&mut self, count: usize) {
-        self.expected = self.expected.max(self.queues.waiting()) + count;
-    }
-
-    /// Fills a frame with what is waiting, within its bounds. What is put into
-    /// it counts as sent.
-    pub(crate) fn fill(&mut self, batch: &mut Vec<Request>, leads: bool, now: Instant) {
-        while batch.len() < BATCH_REQUESTS_MAX
-            && let Some(request) = self.cancels.pop()
-        {
-            let id = self.next_wire();
-            batch.push(Request { id, body: RequestBody::Cancel { request } });
-        }
-        let mut bytes = 0;
-        if leads {
-            let wanted = self.queues.want_session();
-            if let Some(command) = self.session_keeper.next_session_task(wanted, now) {
-                let id = self.next_wire();
-                self.session_keeper.session_task_sent(id, now);
-                let proposal = Proposal { session: None, command };
-                batch.push(Request { id, body: RequestBody::Propose(proposal) });
-            }
-        }
-        let reads_go = self.queues.reads.may_go(now);
-        // Commands and the rest take turns, so that neither starves the other.
-        let mut commands_turn = true;
-        while batch.len() < BATCH_REQUESTS_MAX {
-            let first = self.queues.first.first().copied().filter(|_| leads);
-            let command = self.first_command(leads);
-            let other = self.first_other(leads, reads_go);
-            let turn = if commands_turn { command.or(other) } else { other.or(command) };
-            let Some(id) = first.or(turn) else { break };
-            let size = |calls: &Calls, id| calls.open.get(&id).map_or(0, |call| call.bytes);
-            let room = match batch.is_empty() {
-                true => usize::MAX,
-                false => BATCH_BYTES_MAX.saturating_sub(bytes),
-            };
-            if size(self, id) > room {
-                break;
-            }
-            let id = self.with_company(id, room);
-            bytes += size(self, id);
-            commands_turn = !commands_turn;
-            batch.extend(self.send(id, now));
-        }
-        if !batch.is_empty() {
-            self.expected = 0;
-        }
-    }
-
-    fn first_command(&self, leads: bool) -> Option<CallId> {
-        let queues = &self.queues;
-        let again = queues.again.first_key_value().map(|(_, id)| *id);
-        let small = queues.small.first();
-        let oldest = || queues.fresh.first().copied().into_iter().chain(small).min();
-        let fresh = || oldest().filter(|_| self.session_keeper.can_take_command());
-        if leads { again.or_else(fresh) } else { None }
-    }
-
-    fn first_other(&self, leads: bool, reads_go: bool) -> Option<CallId> {
-        let queues = &self.queues;
-        let to_leader = queues.to_leader.first().copied();
-        let read = queues.reads.first().filter(|_| reads_go);
-        let oldest = || to_leader.into_iter().chain(read).min().filter(|_| leads);
-        queues.to_any.first().copied().or_else(oldest)
-    }
-
-    /// Takes a call out of its queue and makes the request that goes out.
-    fn send(&mut self, id: CallId, now: Instant) -> Option<Request> {
-        self.dequeue(id);
-        let needs_more = self.open.get(&id).is_some_and(|call| call.ask.minor() > self.minor);
-        if needs_more {
-            self.not_understood(id);
-            return None;
-        }
-        let wire = self.next_wire();
-        let call = self.open.get_mut(&id)?;
-        let (mut session, mut is_new) = (None, false);
-        if matches!(call.ask, Ask::Propose { .. } | Ask::Pipeline(_)) && call.progress.sent {
-            self.counters.resent.add(1);
-        }
-        if let Ask::Propose { command: Command::Lease(command), .. } = &call.ask {
-            // An older node knows no command outside a session.
-            session = self.session_keeper.beside(command).filter(|_| self.minor >= MINOR_EVENTS);
-        }
-        if call.needs_session() {
-            let reference = self
-                .session_keeper
-                .reference(call.progress.sequence, now)
-                .expect("a command is taken from its queue only when its session can take it");
-            is_new = call.progress.sequence.replace(reference.sequence).is_none();
-            session = Some(reference);
-        }
-        if let Ask::Read { read, stale, .. } = &call.ask {
-            self.counters.reads_sent.add(1);
-            if !stale {
-                self.flights.sent(read);
-            }
-        }
-        call.progress.sent = true;
-        call.progress.orphan_of = None;
-        call.progress.wire = Some(wire);
-        if let Some(group) = &call.group {
-            self.queues.small.went(group);
-        } else if call.is_small_read() {
-            self.queues.reads.went(now);
-        }
-        self.on_wire.insert(wire, id);
-        if is_new {
-            self.write_down(id);
-        }
-        let call = self.open.get(&id)?;
-        Some(Request { id: wire, body: request_body(&call.ask, session) })
-    }
-
-    /// The connected node would take this call for a broken frame, and close the
-    /// connection.
-    fn not_understood(&mut self, id: CallId) {
-        let uncertain = self.open.get(&id).is_some_and(|call| call.progress.uncertain);
-        let text = "the node that was asked is too old for this; upgrade all nodes of the cluster, and \
-                    retry";
-        let problem = match uncertain {
-            true => Problem::unknown(Code::FeatureLevel, text),
-            false => Problem::refused(Code::FeatureLevel, text),
-        };
-        self.fail(id, Error::refused(problem));
-    }
-
     pub(crate) fn next_wire(&mut self) -> u64 {
         self.last_wire += 1;
         self.last_wire
-    }
-
-    /// Puts a call where it waits to be sent.
-    pub(crate) fn enqueue(&mut self, id: CallId) {
-        for id in self.apart(id) {
-            self.enqueue_one(id);
-        }
-    }
-
-    fn enqueue_one(&mut self, id: CallId) {
-        let Some(call) = self.open.get(&id) else { return };
-        match (&call.ask, call.progress.sequence, &call.group) {
-            (ask, ..) if ask.names_itself() => {
-                self.queues.first.insert(id);
-            }
-            (Ask::Propose { .. } | Ask::Pipeline(_), Some(sequence), _) => {
-                self.queues.again.insert(sequence, id);
-            }
-            (Ask::Propose { .. }, None, Some(group)) => self.queues.small.insert(group, id),
-            (Ask::Propose { .. } | Ask::Pipeline(_), None, _) => {
-                self.queues.fresh.insert(id);
-            }
-            _ if call.is_small_read() => self.queues.reads.insert(id),
-            (ask, ..) if ask.needs_leader() => {
-                self.queues.to_leader.insert(id);
-            }
-            _ => {
-                self.queues.to_any.insert(id);
-            }
-        }
-    }
-
-    fn dequeue(&mut self, id: CallId) {
-        let Some(call) = self.open.get(&id) else { return };
-        if let Some(sequence) = call.progress.sequence {
-            self.queues.again.remove(&sequence);
-        }
-        if let Some(at) = call.not_before {
-            self.held.remove(&(at, id));
-        }
-        self.queues.first.remove(&id);
-        self.queues.fresh.remove(&id);
-        if let Some(group) = &call.group {
-            self.queues.small.remove(group, id);
-        }
-        self.queues.reads.remove(id);
-        self.queues.to_leader.remove(&id);
-        self.queues.to_any.remove(&id);
-        self.delayed.remove(&id);
-    }
-
-    /// Sends a call again after the `nth` pause. Calls that are delayed at the
-    /// same time go on together, at the end of the shortest pause.
-    pub(crate) fn delay(&mut self, id: CallId, pause: Duration, now: Instant) {
-        let ids = self.apart(id);
-        self.delayed.extend(ids);
-        let until = now + pause;
-        self.delayed_until = Some(self.delayed_until.map_or(until, |other| other.min(until)));
     }
 
     /// Takes a call off the wire, without an answer.

@@ -69,6 +69,8 @@
 //! | `actor` | the one task: connects the pure parts with sockets and time |
 //! | `questions` | pure: what the client itself asks its node |
 //! | `calls`, `call`, `replies` | pure: the table of open calls, and what replies mean for them |
+//! | `calls::queues`, `calls::enqueue` | pure: where a call waits to be sent |
+//! | `calls::frames` | pure: what goes into the next frame |
 //! | `calls::pipeline` | pure: small commands are sent together |
 //! | `calls::reads` | pure: small reads are sent together |
 //! | `flights` | pure: identical reads share one answer |

@@ -34,6 +34,8 @@ mod by_hand;
 mod cases;
 #[cfg(test)]
 mod second_opinion;
+#[cfg(test)]
+mod verdicts;
 
 use std::collections::BTreeMap;
 

@@ -4,15 +4,16 @@ use holdfast_api::command::facts::PIPELINE_LEVEL;
 use holdfast_api::stream::{MINOR, MINOR_EVENTS};
 use holdfast_api::{
     Admin, Answer, Blob, Change, ChangeKind, Closed, Code, Concluded, Condition, Feed, Generation,
-    KvOp, KvOutcome, LeaderHint, Members, Nonce, Outcome, Pipelined, PipelinedOutcome, Read,
-    ReadAnswer, ReadOutcome, Refusal, Reply, ReplyBody, Revision, Scope, SessionCommand,
-    SessionOutcome, SessionRef, Until, WatchBatch, WatchProgress,
+    KvOp, KvOutcome, LeaderHint, Members, Nonce, Outcome, Pipelined, PipelinedOutcome, Proposal,
+    Read, ReadAnswer, ReadOutcome, Refusal, Reply, ReplyBody, Request, RequestBody, Revision,
+    Scope, SessionCommand, SessionOutcome, SessionRef, Until, WatchBatch, WatchProgress,
 };
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::sync::oneshot::{self, Receiver};
 
+use super::frames::BATCH_BYTES_MAX;
 use super::*;
 use crate::call::{FeedAsk, Permits, Wait, WatchAsk};
 use crate::mailbox::{Mailbox, PARCELS_MAX};

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{AgentReport, Exit, Name, Scope};
-use holdfast_client::{Client, Statistics, Unclaimed};
+use holdfast_client::{Client, Unclaimed};
 use holdfast_trainer_shim::{LEAVE_TIME_MAX, Lease, Met};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -57,7 +57,7 @@ pub const PORTS_MAX: usize = 64;
 /// The first of them may be served at both loopback addresses.
 const LISTENERS_MAX: usize = PORTS_MAX + 1;
 /// Ports for stores that programs of this host open for themselves.
-pub const STORE_PORTS_MAX: usize = 1024;
+const STORE_PORTS_MAX: usize = 1024;
 /// Ports asked for and not opened yet.
 const REQUESTS_MAX: usize = 16;
 
@@ -146,7 +146,7 @@ pub(crate) enum Request {
 impl Handle {
     /// Where TCPStore clients connect: the first port, whose keys are the
     /// run's.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.addresses()[0]
     }
 
@@ -166,7 +166,7 @@ impl Handle {
     }
 
     /// Whether the run was opened or joined at the start.
-    pub fn met(&self) -> &Met {
+    pub(crate) fn met(&self) -> &Met {
         &self.identity.met
     }
 
@@ -176,12 +176,12 @@ impl Handle {
     }
 
     /// TCPStore clients that ever came.
-    pub fn clients_ever(&self) -> usize {
+    pub(crate) fn clients_ever(&self) -> usize {
         self.door.clients_ever() + self.processes.programs_ever()
     }
 
     /// Processes that are TCPStore clients or were; `None` if some are unknown.
-    pub async fn programs(&self) -> Option<Vec<u32>> {
+    pub(crate) async fn programs(&self) -> Option<Vec<u32>> {
         if self.processes.programs_ever() > 0 {
             return None;
         }
@@ -197,7 +197,7 @@ impl Handle {
     }
 
     /// Why nothing is served any more, if the run has ended.
-    pub fn fenced(&self) -> Option<&str> {
+    pub(crate) fn fenced(&self) -> Option<&str> {
         self.door.fenced().or_else(|| self.processes.lost())
     }
 
@@ -207,7 +207,7 @@ impl Handle {
 
     /// Records the end of a command that this agent served, as reported by the
     /// process that started it.
-    pub fn command_ended(&self, pid: u32, rank: Option<u64>, exit: Exit) {
+    pub(crate) fn command_ended(&self, pid: u32, rank: Option<u64>, exit: Exit) {
         self.roster().command_ended(pid, rank, exit);
     }
 
@@ -233,29 +233,24 @@ impl Handle {
     }
 
     /// The keeper, if there is one: then connections outlive this process.
-    pub fn keeper(&self) -> Option<&Keeper> {
+    pub(crate) fn keeper(&self) -> Option<&Keeper> {
         self.keeper.as_ref()
-    }
-
-    /// Counters of the store's client.
-    pub fn statistics(&self) -> Statistics {
-        self.client.statistics()
     }
 
     /// Opens those of these ports that are not open yet, each under the
     /// namespace of its number: all, or none of them.
-    pub async fn open_at(&self, addresses: Vec<SocketAddr>) -> Result<(), Error> {
+    pub(crate) async fn open_at(&self, addresses: Vec<SocketAddr>) -> Result<(), Error> {
         self.ask(|answer| Request::OpenAt { addresses, answer }).await
     }
 
     /// Opens any free loopback port under a name of its own, or answers the one
     /// that serves that already.
-    pub async fn open(&self, name: Name) -> Result<SocketAddr, Error> {
+    pub(crate) async fn open(&self, name: Name) -> Result<SocketAddr, Error> {
         self.ask(|answer| Request::Open { name, answer }).await
     }
 
     /// All ports that are open now.
-    pub async fn ports(&self) -> Vec<u16> {
+    pub(crate) async fn ports(&self) -> Vec<u16> {
         let (answer, answered) = oneshot::channel();
         // A stopping agent serves none.
         let _ = self.requests.send(Request::Served { answer }).await;
@@ -295,12 +290,12 @@ impl Handle {
     }
 
     /// Stores that programs open for themselves.
-    pub fn stores(&self) -> &Stores {
+    pub(crate) fn stores(&self) -> &Stores {
         &self.stores
     }
 
     /// The door for programs with the library.
-    pub fn processes(&self) -> &process::Door {
+    pub(crate) fn processes(&self) -> &process::Door {
         &self.processes
     }
 

@@ -66,7 +66,7 @@ impl Guard {
 
     /// Whether a connection that was just accepted is served. The system call that finds it out
     /// takes microseconds; what takes longer is done beside.
-    pub async fn admits(&self, connection: Connection) -> bool {
+    pub(crate) async fn admits(&self, connection: Connection) -> bool {
         if self.0.diagnosis.is_some() || self.0.users.is_any() {
             return self.admits_each(&[connection]) == [true];
         }
@@ -76,7 +76,7 @@ impl Guard {
     }
 
     /// Which of these connections are served; may block for as long as it takes to read a table.
-    pub fn admits_each(&self, connections: &[Connection]) -> Vec<bool> {
+    pub(crate) fn admits_each(&self, connections: &[Connection]) -> Vec<bool> {
         if self.0.users.is_any() {
             return vec![true; connections.len()];
         }

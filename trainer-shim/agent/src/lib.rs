@@ -20,21 +20,21 @@
 //! | [`namespace`] | key spaces within one run that never meet |
 //! | `outage` | says that the store does not answer, and when it does again |
 //! | [`ports`] | ports of this host: bound, and found free |
-//! | [`collector`] | deletes the keys of namespaces that are over |
-//! | [`stores`] | stores that programs open for themselves, at addresses of their own |
+//! | `collector` | deletes the keys of namespaces that are over |
+//! | `stores` | stores that programs open for themselves, at addresses of their own |
 //! | [`control`] | how the processes of one run on one host find their agent |
 //! | [`guard`] | which users of this host may use it |
 //! | `diagnosis` | what the kernel knows of one TCP socket |
 //! | `complaints` | bounds log lines about clients that are turned away |
-//! | [`roster`] | connected clients and what each waits for, for operators |
+//! | `roster` | connected clients and what each waits for, for operators |
 //! | [`programs`] | the programs of the connections: last calls, and ends |
 //! | `activity` | what they do while they ask nothing of the store |
 //! | `reporting` | reports for operators: gathered, and sent if something is new |
-//! | [`process`] | which process is at the other end of a connection |
+//! | `process` | which process is at the other end of a connection |
 //! | [`keeper`] | holds sockets and what is in flight while an agent is replaced |
 //! | [`door`] | front doors, one for each foreign protocol |
 //! | [`door::tcpstore`] | PyTorch's TCPStore: codec, mapping, order, sockets |
-//! | [`door::process`] | programs with the library: one lease, deaths reported at once |
+//! | `door::process` | programs with the library: one lease, deaths reported at once |
 //!
 //! # Architecture invariants
 //!
@@ -56,7 +56,7 @@
 
 mod activity;
 pub mod agent;
-pub mod collector;
+mod collector;
 mod complaints;
 pub mod control;
 mod diagnosis;
@@ -66,8 +66,8 @@ pub mod keeper;
 pub mod namespace;
 mod outage;
 pub mod ports;
-pub mod process;
+mod process;
 pub mod programs;
 mod reporting;
-pub mod roster;
-pub mod stores;
+mod roster;
+mod stores;

@@ -10,7 +10,7 @@
 //!
 //! The name of a further port is its number, so that agents on other hosts
 //! serve the same namespace at the same port. The store that a program opens for
-//! itself ([`crate::stores`]) is a namespace, too: its owner comes through a port
+//! itself (`stores`) is a namespace, too: its owner comes through a port
 //! of its own, and so does each attempt of ranks whose launcher opened it.
 
 use holdfast_api::{Blob, Name};
@@ -32,7 +32,7 @@ pub struct Namespace {
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub enum Side {
+pub(crate) enum Side {
     /// Ranks of any attempt.
     #[default]
     Ranks,
@@ -55,30 +55,30 @@ impl Namespace {
     }
 
     /// Namespace of a port other than the first.
-    pub fn of_port(port: u16) -> Namespace {
+    pub(crate) fn of_port(port: u16) -> Namespace {
         let name = port.to_string().parse();
         Namespace::named(name.expect("digits are a name"))
     }
 
     /// Namespace of a store that a program opened, on one of its two sides.
-    pub fn of_store(name: Name, side: Side) -> Namespace {
+    pub(crate) fn of_store(name: Name, side: Side) -> Namespace {
         Namespace { name: Some(name), attempt: 0, side }
     }
 
     /// Namespace of restarted ranks, by how often their launcher restarted them,
     /// in the store that it opened for them.
-    pub fn of_restart(name: Name, attempt: u32) -> Namespace {
+    pub(crate) fn of_restart(name: Name, attempt: u32) -> Namespace {
         Namespace { name: Some(name), attempt, side: Side::Others }
     }
 
     /// The same namespace for another attempt. A client of a program's store is
     /// of the attempt that the port is for.
-    pub fn with_attempt(&self, attempt: u32) -> Namespace {
+    pub(crate) fn with_attempt(&self, attempt: u32) -> Namespace {
         if self.is_of_store() { self.clone() } else { Namespace { attempt, ..self.clone() } }
     }
 
     /// Whether it is the store of a program.
-    pub fn is_of_store(&self) -> bool {
+    pub(crate) fn is_of_store(&self) -> bool {
         self.side != Side::Ranks
     }
 
@@ -88,7 +88,7 @@ impl Namespace {
     }
 
     /// Clients that come through its port.
-    pub fn side(&self) -> Side {
+    pub(crate) fn side(&self) -> Side {
         self.side
     }
 
@@ -98,7 +98,7 @@ impl Namespace {
     }
 
     /// Whether its keys have no prefix in the run.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.name.is_none() && self.attempt == 0
     }
 
@@ -112,18 +112,18 @@ impl Namespace {
     }
 
     /// Common prefix of the keys of all attempts of this name.
-    pub fn prefix_of_all(name: &Name) -> Blob {
+    pub(crate) fn prefix_of_all(name: &Name) -> Blob {
         Blob::from(format!("@{name}#").into_bytes())
     }
 
     /// Prefixes of the keys of all namespaces but the plain one, and of the
     /// escaped keys of the plain one.
-    pub fn marks() -> (Blob, Blob) {
+    pub(crate) fn marks() -> (Blob, Blob) {
         (Blob::from(vec![MARK]), Blob::from(ESCAPE.to_vec()))
     }
 
     /// A client's key as it is in the store.
-    pub fn to_store(&self, key: Blob) -> Blob {
+    pub(crate) fn to_store(&self, key: Blob) -> Blob {
         if !self.is_plain() {
             return joined(self.prefix().as_bytes(), &key);
         }
@@ -132,7 +132,7 @@ impl Namespace {
 
     /// A key of the store as this namespace's clients know it; `None` for a key
     /// of another namespace.
-    pub fn from_store(&self, key: Blob) -> Option<Blob> {
+    pub(crate) fn from_store(&self, key: Blob) -> Option<Blob> {
         if !self.is_plain() {
             let prefix = self.prefix();
             return key.as_bytes().strip_prefix(prefix.as_bytes()).map(|rest| rest.to_vec().into());

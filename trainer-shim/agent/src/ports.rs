@@ -36,7 +36,7 @@ impl Bound {
     }
 
     /// Takes a free loopback port that no outgoing connection would get.
-    pub fn take_free() -> io::Result<Bound> {
+    pub(crate) fn take_free() -> io::Result<Bound> {
         let ports = candidate_ports(&local_port_range());
         for _ in 0..PORT_TRIES {
             let port = rand::random_range(ports.clone());

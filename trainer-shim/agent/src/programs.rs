@@ -19,7 +19,7 @@ const QUIET_MIN: Duration = Duration::from_secs(5);
 
 /// A call of the store.
 #[derive(Debug, Clone)]
-pub struct LastCall {
+pub(crate) struct LastCall {
     at: Instant,
     op: &'static str,
     key: Option<Blob>,
@@ -27,7 +27,7 @@ pub struct LastCall {
 
 impl LastCall {
     /// A call that begins now, on this key.
-    pub fn now(op: &'static str, key: Option<&Blob>) -> LastCall {
+    pub(crate) fn now(op: &'static str, key: Option<&Blob>) -> LastCall {
         let beginning = |key: &Blob| match key.as_bytes().get(..WORD_BYTES_MAX) {
             Some(beginning) => Blob::from(beginning),
             None => key.clone(),
@@ -36,7 +36,7 @@ impl LastCall {
     }
 
     /// The later of two calls.
-    pub fn later(one: Option<LastCall>, other: Option<LastCall>) -> Option<LastCall> {
+    pub(crate) fn later(one: Option<LastCall>, other: Option<LastCall>) -> Option<LastCall> {
         match (one, other) {
             (Some(one), Some(other)) if one.at >= other.at => Some(one),
             (one, None) => one,
@@ -47,7 +47,7 @@ impl LastCall {
 
 /// What a program that connected at `came` does after its last call; `None` if
 /// that was recent.
-pub fn quiet(last: Option<&LastCall>, came: Instant, now: Instant) -> Option<Quiet> {
+pub(crate) fn quiet(last: Option<&LastCall>, came: Instant, now: Instant) -> Option<Quiet> {
     let since = now.saturating_duration_since(last.map_or(came, |last| last.at));
     (since >= QUIET_MIN).then(|| Quiet {
         last_call: last.map_or_else(String::new, |last| last.op.to_owned()),
@@ -58,7 +58,7 @@ pub fn quiet(last: Option<&LastCall>, came: Instant, now: Instant) -> Option<Qui
 
 /// A rank has come where a whole launch had been before, whose keys are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Relaunched {
+pub(crate) struct Relaunched {
     rank: u64,
     pid: u32,
     /// The one of that rank before.
@@ -84,25 +84,25 @@ impl fmt::Display for Relaunched {
 
 /// Programs that are, or were, connected.
 #[derive(Debug, Default)]
-pub struct Programs {
+pub(crate) struct Programs {
     known: BTreeMap<u32, Program>,
     ended: VecDeque<Ended>,
 }
 
 /// A program that connects to the agent.
 #[derive(Debug)]
-pub struct Program {
+pub(crate) struct Program {
     /// Its rank, if known.
-    pub rank: Option<u64>,
+    pub(crate) rank: Option<u64>,
     /// Where it connects from.
-    pub from: String,
+    pub(crate) from: String,
     /// The name of its namespace.
     door: String,
     restarts: u64,
     /// Its last call over connections that have closed.
-    pub last: Option<LastCall>,
+    pub(crate) last: Option<LastCall>,
     /// When its first connection came.
-    pub came: Instant,
+    pub(crate) came: Instant,
     watched: bool,
 }
 
@@ -119,7 +119,12 @@ struct Ended {
 impl Programs {
     /// This program has a connection in this namespace. Says so if it is the
     /// first of another launch than the one whose keys are there.
-    pub fn meet(&mut self, process: Process, door: &str, from: String) -> Option<Relaunched> {
+    pub(crate) fn meet(
+        &mut self,
+        process: Process,
+        door: &str,
+        from: String,
+    ) -> Option<Relaunched> {
         if self.known.contains_key(&process.pid) || self.known.len() >= CLIENTS_MAX {
             return None;
         }
@@ -153,31 +158,31 @@ impl Programs {
     }
 
     /// A program that goes on.
-    pub fn get(&self, pid: u32) -> Option<&Program> {
+    pub(crate) fn get(&self, pid: u32) -> Option<&Program> {
         self.known.get(&pid)
     }
 
     /// All that go on.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Program)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Program)> {
         self.known.iter().map(|(pid, program)| (*pid, program))
     }
 
     /// Programs that go on and those that have ended; `None` if there were too many to know.
-    pub fn ids(&self) -> Option<Vec<u32>> {
+    pub(crate) fn ids(&self) -> Option<Vec<u32>> {
         let ended = self.ended.iter().map(|one| one.pid);
         let all = self.known.keys().copied().chain(ended).collect();
         (self.known.len() < CLIENTS_MAX).then_some(all)
     }
 
     /// A connection of it has closed, over which it called last.
-    pub fn closed(&mut self, pid: u32, last: Option<LastCall>) {
+    pub(crate) fn closed(&mut self, pid: u32, last: Option<LastCall>) {
         if let Some(program) = self.known.get_mut(&pid) {
             program.last = LastCall::later(program.last.take(), last);
         }
     }
 
     /// Programs whose end is not watched yet; from now on the caller watches them.
-    pub fn unwatched(&mut self) -> Vec<u32> {
+    pub(crate) fn unwatched(&mut self) -> Vec<u32> {
         let unwatched = self.known.iter_mut().filter(|(_, program)| !program.watched);
         let watch = |(pid, program): (&u32, &mut Program)| {
             program.watched = true;
@@ -188,7 +193,7 @@ impl Programs {
 
     /// A program that was connected has ended. The others do not wait for one
     /// without a rank, as a launcher or a probe.
-    pub fn ended(&mut self, pid: u32, exit: Option<Exit>) {
+    pub(crate) fn ended(&mut self, pid: u32, exit: Option<Exit>) {
         if let Some(program) = self.known.remove(&pid)
             && program.rank.is_some()
         {
@@ -205,7 +210,7 @@ impl Programs {
 
     /// A command has ended, as reported by the process that started it: also one
     /// that never connected.
-    pub fn command_ended(&mut self, pid: u32, rank: Option<u64>, exit: Exit) {
+    pub(crate) fn command_ended(&mut self, pid: u32, rank: Option<u64>, exit: Exit) {
         let (door, rank, restarts) = match self.known.remove(&pid) {
             Some(program) => (program.door, program.rank.or(rank), program.restarts),
             None => (String::new(), rank, 0),
@@ -231,7 +236,7 @@ impl Programs {
     }
 
     /// Ended programs, the latest last.
-    pub fn report_ended(&self, now: Instant) -> Vec<AgentEnded> {
+    pub(crate) fn report_ended(&self, now: Instant) -> Vec<AgentEnded> {
         let told = |ended: &Ended| AgentEnded {
             pid: ended.pid,
             rank: ended.rank,

@@ -19,32 +19,35 @@
 
 mod address;
 mod connected;
+mod error;
+mod record;
 mod table;
+mod upkeep;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{
-    Blob, Code, Compare, Condition, LeaseId, Name, Read, Revision, Scope, TransactionOp, Until,
+    Blob, Code, Compare, Condition, Name, Read, Revision, Scope, TransactionOp, Until,
 };
 use holdfast_client::{Client, Consistency, Deadline, Keys};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout_at};
-use tracing::{debug, info, warn};
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{info, warn};
 
 use crate::agent::{Error as AgentError, Request};
-use crate::collector;
 use crate::door::process;
 use crate::door::tcpstore::presence::Presence;
 use crate::keeper::state::Notes;
 use crate::namespace::{Namespace, Side};
 use address::{HOST_BYTES_MAX, Meaning, local_network, meaning, own, readable};
+pub use error::Error;
+use record::{Record, holder, newest_key, record_key, told, written};
 pub use table::StoreNotes;
-use table::{Hold, OF_ONE_MAX, Owned, Table};
+use table::{Hold, Owned, Table};
 
 /// Longest time for which a program waits for a store, or for its workers.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -54,18 +57,8 @@ const WAIT_NOTICE_AFTER: Duration = Duration::from_secs(5);
 const OPEN_TIME_MAX: Duration = Duration::from_secs(300);
 /// Opening again, when another host opened the same store in that moment.
 const TRIES_MAX: u32 = 16;
-/// Stores that are over and whose keys are kept for a while.
-const OVER_MAX: usize = 4096;
-/// Time limit for one try to note a store in the cluster, and the pause after a
-/// failed one.
-const NOTE_TIME_MAX: Duration = Duration::from_secs(5);
-const NOTE_PAUSE: Duration = Duration::from_secs(2);
-/// How often to look whether records still name the lease that this host has.
-const RENEW_INTERVAL: Duration = Duration::from_secs(1);
 /// When a holder of a record that may be gone is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Programs that had asked the agent before for a store have so long to connect.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 /// PyTorch's clients count themselves there when they connect.
 const WORKERS_KEY: &str = "init/";
 
@@ -93,81 +86,6 @@ pub struct Wanted {
     pub namespace: Option<Name>,
     /// How long it would wait for the master.
     pub timeout_ms: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
-    /// Namespace of its keys.
-    namespace: Name,
-    /// The agent of its master, and the lease with which that holds the run.
-    agent: String,
-    lease: Option<LeaseId>,
-    /// Host in words, for the error of a program that cannot open it.
-    host: String,
-    pid: Option<i32>,
-    attempt: Option<u32>,
-}
-
-/// Why a program gets no store.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Another program is its master.
-    #[error(
-        "the store {store} is open already (EADDRINUSE, address already in use): {by} opened it as \
-         its master and is still connected; end that first, or use another port"
-    )]
-    InUse {
-        /// Address of the store.
-        store: String,
-        /// The program that opened it, in words.
-        by: String,
-    },
-    /// No program opened it in time.
-    #[error(
-        "no program of this run has opened the store {store} as its master in {seconds} s; start \
-         the one that does (is_master=True, rank 0)"
-    )]
-    NotOpened {
-        /// Address of the store.
-        store: String,
-        /// How long it was waited for.
-        seconds: u64,
-    },
-    /// Not all of its workers came in time.
-    #[error("not all {workers} workers have connected in {seconds} s")]
-    WorkersMissing {
-        /// How many clients should have connected.
-        workers: u64,
-        /// How long they were waited for.
-        seconds: u64,
-    },
-    /// One program has too many stores open.
-    #[error(
-        "process {pid} has {OF_ONE_MAX} stores open already, which is as many as one program may; \
-         close those that it does not use"
-    )]
-    TooManyOfOne {
-        /// Pid of the program.
-        pid: i32,
-    },
-    /// The host cannot be a host.
-    #[error("the host of a store has {bytes} bytes, and may have {HOST_BYTES_MAX}")]
-    LongHost {
-        /// Length of the host, in bytes.
-        bytes: usize,
-    },
-    /// Others open it again and again.
-    #[error("the store {store} is opened by others again and again; use another port")]
-    Contended {
-        /// Address of the store.
-        store: String,
-    },
-    /// A port cannot be taken, or the agent stops.
-    #[error(transparent)]
-    Agent(#[from] AgentError),
-    /// The cluster cannot be asked.
-    #[error("cannot ask the cluster for the store: {0}")]
-    Cluster(#[from] holdfast_client::Error),
 }
 
 /// A store that is open for a program.
@@ -291,49 +209,6 @@ impl Stores {
     /// Writes down which there are, for an agent that follows.
     fn note(&self) {
         self.0.notes.stores(|| self.0.table.notes());
-    }
-
-    /// Closes unused stores, and deletes the keys of stores that are over. Never ends.
-    pub async fn keep(&self) {
-        let mut over: VecDeque<(Instant, Name)> = VecDeque::new();
-        let (connected_by, mut holds) =
-            (after(CONNECT_TIME_MAX), std::mem::take(&mut *self.0.restored.lock()));
-        let mut tell_at = Instant::now();
-        let mut renewing = interval(RENEW_INTERVAL);
-        renewing.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let oldest = over.front().map(|(due, _)| *due);
-            tokio::select! {
-                () = self.0.table.changed() => {}
-                () = sleep_until(connected_by), if !holds.is_empty() => holds.clear(),
-                _ = renewing.tick() => self.renew().await,
-                () = sleep_until(tell_at), if self.0.table.has_unreported() => {
-                    if !self.tell_ends().await {
-                        tell_at = after(NOTE_PAUSE);
-                    }
-                }
-                () = sleep_until(oldest.unwrap_or_else(Instant::now)), if oldest.is_some() => {
-                    if let Some((_, name)) = over.pop_front() {
-                        self.delete(&name).await;
-                    }
-                }
-            }
-            for (name, shown) in self.0.table.ended() {
-                info!("the store {shown} is over: its master has gone");
-                over.push_back((after(self.0.kept), name));
-                if over.len() > OVER_MAX
-                    && let Some((_, name)) = over.pop_front()
-                {
-                    self.delete(&name).await;
-                }
-            }
-            let _alone = self.0.closing.write().await;
-            for name in self.0.table.unused() {
-                // An agent that stops closes them all.
-                let _ = self.0.ports.send(Request::CloseStore { name }).await;
-            }
-            self.note();
-        }
     }
 
     async fn open_as_master(
@@ -523,72 +398,6 @@ impl Stores {
         name.parse().expect("it is made of letters, digits, dots and dashes, and short")
     }
 
-    /// Notes in the cluster that stores are over, the oldest first. Returns whether all are noted.
-    async fn tell_ends(&self) -> bool {
-        while let Some((owned, count)) = self.0.table.first_unreported() {
-            if let Err(error) = self.end(&owned).await {
-                warn!(%error, "the end of {count} stores of programs is not noted yet");
-                return false;
-            }
-            self.0.table.reported(&owned);
-        }
-        true
-    }
-
-    async fn end(&self, owned: &Owned) -> Result<(), holdfast_client::Error> {
-        let deadline = Deadline::after(NOTE_TIME_MAX);
-        for (key, value) in owned.noted.clone() {
-            // A program that has opened it since keeps it.
-            let compare = vec![Compare::Value { key: key.clone(), value }];
-            let then = vec![TransactionOp::Delete { key }];
-            self.0.keys.transaction(compare, then, Vec::new(), deadline).await?;
-        }
-        Ok(())
-    }
-
-    /// Notes this host's present lease in the records of its stores: a host that was away for
-    /// longer than its TTL has another lease, and its stores are still open.
-    async fn renew(&self) {
-        let noted = self.0.table.noted();
-        if noted.is_empty() {
-            return;
-        }
-        let Some(lease) = self.0.processes.held().await else { return };
-        let deadline = Deadline::after(NOTE_TIME_MAX);
-        for (name, (key, value)) in noted
-            .into_iter()
-            .flat_map(|(name, all)| all.into_iter().map(move |one| (name.clone(), one)))
-        {
-            let Some(record) = renewed(&value, lease) else { continue };
-            let compare = vec![Compare::Value { key: key.clone(), value }];
-            let then = vec![TransactionOp::Put { key: key.clone(), value: record.clone() }];
-            match self.0.keys.transaction(compare, then, Vec::new(), deadline).await {
-                Ok(done) if done.succeeded => self.0.table.note(&name, &key, record),
-                Ok(_) => self.note_as_it_is(&name, &key, deadline).await,
-                // The next look tries it again.
-                Err(error) => return debug!(%error, "stores are noted with a lease that has ended"),
-            }
-        }
-    }
-
-    /// Takes over the content of a record of this agent: a try whose answer was lost, or the agent
-    /// before, may have written it.
-    async fn note_as_it_is(&self, name: &Name, key: &Blob, deadline: Deadline) {
-        let Ok(Some(entry)) = self.0.keys.get(key.clone(), deadline).await else { return };
-        let Some(value) = entry.value else { return };
-        let record: Option<Record> = serde_json::from_slice(value.as_bytes()).ok();
-        if record.is_some_and(|own| own.namespace == *name && own.agent == self.0.agent) {
-            self.0.table.note(name, key, value);
-        }
-    }
-
-    async fn delete(&self, name: &Name) {
-        let prefix = Namespace::prefix_of_all(name);
-        if let Err(error) = collector::delete(&self.0.client, &self.0.scope, prefix).await {
-            warn!(%error, "keys of namespace {name}, which is over, were left");
-        }
-    }
-
     /// A port for a program that is about to connect to this namespace.
     async fn hold(&self, namespace: Namespace, shown: &str) -> Result<(Hold, SocketAddr), Error> {
         let _open = self.0.closing.read().await;
@@ -623,39 +432,12 @@ fn restart(wanted: &Wanted, opened: Option<u32>) -> Option<u32> {
     wanted.attempt.filter(|attempt| *attempt > 0 && wanted.of_launcher && opened.is_none())
 }
 
-/// A record with this lease; `None` if it has it, or is no record.
-fn renewed(value: &Blob, lease: LeaseId) -> Option<Blob> {
-    let record: Record = serde_json::from_slice(value.as_bytes()).ok()?;
-    let is_old = record.lease != Some(lease);
-    is_old.then(|| Blob::from(written(&Record { lease: Some(lease), ..record })))
-}
-
 /// The store at an address, in the namespace of the program that names it.
 fn within(wanted: &Wanted, address: String) -> String {
     match &wanted.namespace {
         Some(namespace) => format!("{namespace}/{address}"),
         None => address,
     }
-}
-
-fn newest_key(address: &str) -> Blob {
-    Blob::from(format!("@store:{address}:newest").into_bytes())
-}
-
-fn record_key(address: &str, number: i64) -> Blob {
-    Blob::from(format!("@store:{address}:{number}").into_bytes())
-}
-
-fn written(record: &Record) -> Vec<u8> {
-    serde_json::to_vec(record).expect("names and numbers can be written")
-}
-
-fn holder(record: &Record) -> String {
-    format!("process {} of host {:?}", told(record.pid), record.host)
-}
-
-fn told(pid: Option<i32>) -> String {
-    pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string())
 }
 
 /// As it is logged: a host may hold what a terminal would obey.
@@ -713,25 +495,6 @@ mod tests {
             };
             assert_eq!(restart(&wanted, opened), expected, "{of_launcher} {asks:?} {opened:?}");
         }
-    }
-
-    #[test]
-    fn a_record_takes_another_lease_and_nothing_else_does() {
-        let record = Record {
-            namespace: "x.1.1".parse().unwrap(),
-            agent: "a".to_owned(),
-            lease: Some(1.into()),
-            host: "h".to_owned(),
-            pid: Some(7),
-            attempt: None,
-        };
-        let value = Blob::from(written(&record));
-        assert_eq!(renewed(&value, 1.into()), None);
-        let read: Record =
-            serde_json::from_slice(renewed(&value, 2.into()).unwrap().as_bytes()).unwrap();
-        assert_eq!(read, Record { lease: Some(2.into()), ..record });
-        // The count of openings is beside it.
-        assert_eq!(renewed(&Blob::from("12"), 2.into()), None);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::time::Duration;
 use holdfast_api::{Change, ChangeKind, Problem, ReplyBody, WatchBatch, WatchProgress};
 use tokio::sync::Semaphore;
 
-use super::{AllParked, Parked, Place, Replies};
+use super::parked::{AllParked, Parked};
+use super::{Place, Replies};
 use crate::node::{Node, Watcher};
 
 /// How often watches without changes get a progress report.

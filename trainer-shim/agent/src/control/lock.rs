@@ -45,7 +45,7 @@ impl Lock {
     }
 
     /// Writes the holder's process id into the file, for people.
-    pub fn heartbeat(&self) -> io::Result<()> {
+    pub(super) fn heartbeat(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)
     }

@@ -14,9 +14,9 @@ use super::lock::Lock;
 use super::place::Place;
 
 /// A log that would become longer is replaced by a new one, and kept beside it.
-pub const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
+const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
 /// Logs that are kept of agents that have ended: the newest.
-pub const LOGS_KEPT: usize = 16;
+const LOGS_KEPT: usize = 16;
 
 /// Opens a log for appending.
 pub fn open(path: &Path) -> io::Result<File> {

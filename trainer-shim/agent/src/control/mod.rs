@@ -15,11 +15,11 @@
 //! | [`shown`] | how far that was shown, and by which command |
 //! | [`client`] | one connection to an agent |
 //! | [`server`] | the agent's side |
-//! | [`admission`] | how many connections there may be |
-//! | [`attendance`] | attached clients, by their part of the launch |
+//! | `admission` | how many connections there may be |
+//! | `attendance` | attached clients, by their part of the launch |
 
-pub mod admission;
-pub mod attendance;
+mod admission;
+mod attendance;
 pub mod client;
 pub mod lock;
 pub mod log;

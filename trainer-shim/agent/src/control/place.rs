@@ -167,7 +167,7 @@ impl Place {
     }
 
     /// Path of the log before that, once it became too long.
-    pub fn older_log(&self) -> PathBuf {
+    pub(super) fn older_log(&self) -> PathBuf {
         self.beside(".log.1")
     }
 
@@ -177,7 +177,7 @@ impl Place {
     }
 
     /// The place that a log belongs to; `None` if the file is no log.
-    pub fn of_log(log: &Path) -> Option<Place> {
+    pub(super) fn of_log(log: &Path) -> Option<Place> {
         let socket = log.to_str()?.strip_suffix(LOG_ENDING)?;
         Some(Place::at(PathBuf::from(socket)))
     }

@@ -42,7 +42,7 @@ pub enum Request {
         timeout_ms: u64,
     },
     /// Be the incarnation of the asker's processes: frames follow instead of lines. See
-    /// [`crate::door::process`].
+    /// `door::process`.
     Process(Wanted),
     /// Return the agent's status.
     Status {},

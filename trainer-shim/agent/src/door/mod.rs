@@ -7,7 +7,7 @@
 //! | module | for |
 //! | --- | --- |
 //! | [`tcpstore`] | programs that know nothing of Holdfast: PyTorch's TCPStore |
-//! | [`process`] | programs with the library, whose deaths are reported at once |
+//! | `process` | programs with the library, whose deaths are reported at once |
 
-pub mod process;
+pub(crate) mod process;
 pub mod tcpstore;

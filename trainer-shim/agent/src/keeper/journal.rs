@@ -92,11 +92,6 @@ impl Journal {
         self.file.read_exact_at(&mut word, BELIEF).is_ok() && word == BELIEVED
     }
 
-    /// Whether records wait to be written.
-    pub fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     /// Bytes that it has.
     pub fn bytes(&self) -> u64 {
         self.end - area(self.writing) + self.waiting.len() as u64

@@ -182,12 +182,12 @@ impl Keeper {
     }
 
     /// All handed-over state has been taken up.
-    pub fn is_up(&self) {
+    pub(crate) fn is_up(&self) {
         self.tell(ToKeeper::Up);
     }
 
     /// Another agent is to take over, from the program that is there now.
-    pub fn replace(&self) {
+    pub(crate) fn replace(&self) {
         self.tell(ToKeeper::Replace);
     }
 
@@ -197,7 +197,7 @@ impl Keeper {
     }
 
     /// Hands over a listener before it listens: all its connections are the keeper's.
-    pub fn keep(&self, listener: TcpListener, about: &About) -> io::Result<KeptPort> {
+    pub(crate) fn keep(&self, listener: TcpListener, about: &About) -> io::Result<KeptPort> {
         let id = rand::random();
         let port = self.port(id);
         let about = serde_json::to_string(about)?;
@@ -253,12 +253,12 @@ impl Keeper {
 
 impl KeptPort {
     /// The keeper accepts its connections again.
-    pub fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         self.keeper.tell(ToKeeper::Accept { id: self.id });
     }
 
     /// Waits for the next connection.
-    pub async fn accept(&mut self) -> Accepted {
+    pub(crate) async fn accept(&mut self) -> Accepted {
         match self.accepted.recv().await {
             Some(accepted) => accepted,
             // The sender goes with this.
@@ -276,7 +276,7 @@ impl Drop for KeptPort {
 
 impl Accepted {
     /// The connection, and what there is of it.
-    pub fn open(self) -> io::Result<(TcpStream, Recorder, Recorded)> {
+    pub(crate) fn open(self) -> io::Result<(TcpStream, Recorder, Recorded)> {
         let Accepted { socket, memory, kept } = self;
         let stream = std::net::TcpStream::from(socket);
         stream.set_nonblocking(true)?;

@@ -14,14 +14,14 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`process`] | the keeper: accepts, holds, starts the agent again; no protocol in it |
-//! | [`wire`] | what keeper and agent say to each other |
+//! | `wire` | what keeper and agent say to each other |
 //! | [`link`] | the agent's end of that |
-//! | [`journal`] | records in memory that outlives their writer |
-//! | [`recorder`] | one TCPStore connection, written down |
-//! | [`counters`] | how far a connection was read and written, as the kernel counts |
-//! | [`ledger`] | the session: sequences, and the commands in flight |
-//! | [`state`] | the agent: run, lease, name, stores of programs |
-//! | [`pace`] | how soon an agent is started again |
+//! | `journal` | records in memory that outlives their writer |
+//! | `recorder` | one TCPStore connection, written down |
+//! | `counters` | how far a connection was read and written, as the kernel counts |
+//! | `ledger` | the session: sequences, and the commands in flight |
+//! | `state` | the agent: run, lease, name, stores of programs |
+//! | `pace` | how soon an agent is started again |
 //!
 //! # Why nothing is lost or done twice
 //!
@@ -49,12 +49,12 @@
 //! closed: no answer is better than a wrong one. Killing the keeper kills the agent, and the ranks
 //! of its host lose their connections; other hosts go on.
 
-pub mod counters;
-pub mod journal;
-pub mod ledger;
+pub(crate) mod counters;
+mod journal;
+pub(crate) mod ledger;
 pub mod link;
-pub mod pace;
+mod pace;
 pub mod process;
-pub mod recorder;
-pub mod state;
-pub mod wire;
+pub(crate) mod recorder;
+pub(crate) mod state;
+mod wire;

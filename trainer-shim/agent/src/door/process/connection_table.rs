@@ -209,7 +209,8 @@ impl ConnectionTable {
     }
 
     /// Connections that are there.
-    pub fn entries(&self) -> usize {
+    #[cfg(test)]
+    fn entries(&self) -> usize {
         self.entries.len()
     }
 }

@@ -9,15 +9,15 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`serve`] | the door itself: the lease, taken when the first program comes |
+//! | `serve` | the door itself: the lease, taken when the first program comes |
 //! | `lease_holder` | serves one lease: its feed read, deaths reported |
 //! | `connection` | the socket loop of one program |
 //! | `writing` | what is written to it: answers, feeds, refusals |
 //! | `events` | what happens in the job: one subscription for all programs |
-//! | [`connection_table`] | pure: which connection owns a process, and what it gets of the feed |
-//! | [`relay`] | pure: what a program may say, and for which processes |
-//! | [`arrivals`] | arrivals of several programs at one round go together |
-//! | [`watchdog`] | pure: what becomes of a process that falls silent |
+//! | `connection_table` | pure: which connection owns a process, and what it gets of the feed |
+//! | `relay` | pure: what a program may say, and for which processes |
+//! | `arrivals` | arrivals of several programs at one round go together |
+//! | `watchdog` | pure: what becomes of a process that falls silent |
 //! | `outbox` | what waits for a program that reads slowly |
 //! | `peer` | the program at the other end: its end, and signals to it |
 //!
@@ -31,16 +31,16 @@
 //! * A program that does not read, asks for too much, or sends what cannot be
 //!   understood is cut off, with the reason in the log; no other program notices.
 
-pub mod arrivals;
+mod arrivals;
 mod connection;
-pub mod connection_table;
+mod connection_table;
 mod events;
 mod lease_holder;
 mod outbox;
 pub(crate) mod peer;
-pub mod relay;
-pub mod serve;
-pub mod watchdog;
+mod relay;
+mod serve;
+mod watchdog;
 mod writing;
 
 pub use serve::{Door, Options};

@@ -37,7 +37,8 @@ impl Budget {
     }
 
     /// Bytes held by all accounts.
-    pub fn used(&self) -> usize {
+    #[cfg(test)]
+    fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 use holdfast_api::{Blob, KeyValue};
 
 /// The number that a VALIDATE must carry.
-pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
+pub(super) const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
 
 /// Operations, by their byte on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,7 +63,7 @@ impl Op {
     ];
 
     /// The operation with this byte.
-    pub fn from_byte(byte: u8) -> Option<Op> {
+    pub(super) fn from_byte(byte: u8) -> Option<Op> {
         Op::ALL.get(usize::from(byte)).copied()
     }
 
@@ -207,7 +207,7 @@ pub enum Message {
 impl Message {
     /// Whether clients send it repeatedly beside their work, or while idle:
     /// heartbeats, and waits by polling.
-    pub fn is_poll(&self) -> bool {
+    pub(super) fn is_poll(&self) -> bool {
         matches!(
             self,
             Message::Validate | Message::Ping { .. } | Message::CancelWait | Message::Check { .. }
@@ -215,7 +215,7 @@ impl Message {
     }
 
     /// The key that it is about, the first of several.
-    pub fn first_key(&self) -> Option<&Blob> {
+    pub(super) fn first_key(&self) -> Option<&Blob> {
         match self {
             Message::Set { key, .. }
             | Message::CompareSet { key, .. }
@@ -240,7 +240,7 @@ impl Message {
     }
 
     /// The same message with other keys.
-    pub fn with_keys(mut self, change: impl Fn(Blob) -> Blob) -> Message {
+    pub(super) fn with_keys(mut self, change: impl Fn(Blob) -> Blob) -> Message {
         let replace = |key: &mut Blob| *key = change(key.clone());
         match &mut self {
             Message::Set { key, .. }

@@ -186,7 +186,7 @@ impl Connection {
     }
 
     /// From now on it is served the namespace of this attempt.
-    pub fn enter_attempt(&mut self, attempt: u32) {
+    pub(super) fn enter_attempt(&mut self, attempt: u32) {
         self.mapping.namespace = self.mapping.namespace.with_attempt(attempt);
     }
 
@@ -220,12 +220,12 @@ impl Connection {
     }
 
     /// It waits, as another one did that was answered everything else.
-    pub fn resume_wait(&mut self) {
+    pub(super) fn resume_wait(&mut self) {
         self.wait = Waiting::Yes;
     }
 
     /// Whether only a wait is in progress, and all replies have left.
-    pub fn is_at_rest(&self) -> bool {
+    pub(super) fn is_at_rest(&self) -> bool {
         self.queue.is_empty()
             && self.running.is_none()
             && self.ready.is_none()
@@ -310,7 +310,7 @@ impl Connection {
     }
 
     /// The connection is lost: nothing that is queued will start.
-    pub fn fail(&mut self) {
+    fn fail(&mut self) {
         self.failed = true;
         self.queue.clear();
     }
@@ -337,7 +337,7 @@ impl Connection {
     }
 
     /// The keys of the store that a message without a reply writes; empty for other messages.
-    pub fn written_in_silence(&self, message: &Message) -> Vec<Blob> {
+    pub(super) fn written_in_silence(&self, message: &Message) -> Vec<Blob> {
         let keys: Vec<&Blob> = match message {
             Message::Set { key, .. }
             | Message::Append { key, .. }
@@ -349,12 +349,12 @@ impl Connection {
     }
 
     /// How many messages without a reply have come.
-    pub fn silent_received(&self) -> u64 {
+    pub(super) fn silent_received(&self) -> u64 {
         self.silent.received
     }
 
     /// How many of them are carried out.
-    pub fn silent_over(&self) -> u64 {
+    pub(super) fn silent_over(&self) -> u64 {
         self.silent.over
     }
 

@@ -153,12 +153,12 @@ impl Decoder {
     }
 
     /// Goes on with a connection whose beginning another decoder has read.
-    pub fn go_on(&mut self) {
+    pub(super) fn go_on(&mut self) {
         self.validated = true;
     }
 
     /// Bytes received after the last complete message.
-    pub fn undecoded_bytes(&self) -> usize {
+    pub(super) fn undecoded_bytes(&self) -> usize {
         self.undecoded
     }
 

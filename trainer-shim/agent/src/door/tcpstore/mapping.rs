@@ -163,7 +163,7 @@ impl Mapping {
     }
 
     /// Begins one command for several SETs of one connection, in their order.
-    pub fn begin_joined_sets(&self, mut entries: Vec<KeyValue>) -> (Operation, Step) {
+    pub(super) fn begin_joined_sets(&self, mut entries: Vec<KeyValue>) -> (Operation, Step) {
         for entry in &mut entries {
             entry.key = self.namespace.to_store(entry.key.clone());
         }

@@ -11,13 +11,13 @@
 //! | [`decoder`] | bytes in, complete messages out, at any segmentation |
 //! | [`mapping`] | what each operation asks of the store, and how its answer reads |
 //! | [`connection`] | the order of one connection: a state machine without I/O |
-//! | [`attempt`] | which attempt of an in-place restart a client belongs to |
-//! | [`presence`] | clients of each namespace, and which namespaces are over |
-//! | [`pace`] | polls of one host, in step |
+//! | `attempt` | which attempt of an in-place restart a client belongs to |
+//! | `presence` | clients of each namespace, and which namespaces are over |
+//! | `pace` | polls of one host, in step |
 //! | `visibility` | what one connection wrote, the others see |
-//! | [`ending`] | the end of the run, and draining |
-//! | [`limits`] | every bound of the door, by name |
-//! | [`budget`] | the memory that all connections share |
+//! | `ending` | the end of the run, and draining |
+//! | `limits` | every bound of the door, by name |
+//! | `budget` | the memory that all connections share |
 //! | `socket` | the socket loop of one connection |
 //! | [`serve`] | the door itself: accepts connections, and what they share |
 //!
@@ -36,16 +36,16 @@
 //!   applied under it are lost.
 //! * Only complete messages have an effect.
 
-pub mod attempt;
-pub mod budget;
+mod attempt;
+mod budget;
 pub mod codec;
 pub mod connection;
 pub mod decoder;
-pub mod ending;
-pub mod limits;
+mod ending;
+mod limits;
 pub mod mapping;
-pub mod pace;
-pub mod presence;
+mod pace;
+pub(crate) mod presence;
 pub mod serve;
 mod socket;
 mod visibility;

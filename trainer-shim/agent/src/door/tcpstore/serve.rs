@@ -35,7 +35,7 @@ use crate::roster::Roster;
 
 /// Clients that may wait to be accepted. A job opens all its connections at
 /// once; a short backlog resets some of them.
-pub const BACKLOG: u32 = 4096;
+pub(crate) const BACKLOG: u32 = 4096;
 
 /// A client's host that vanished is noticed after this idle time.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -88,7 +88,7 @@ pub(super) struct Shared {
 
 /// Connections of a port that an agent before has served.
 #[derive(Debug, Default)]
-pub struct Restored(Vec<(Task, SocketAddr)>);
+pub(crate) struct Restored(Vec<(Task, SocketAddr)>);
 
 impl Handle {
     /// How many connections are open now.
@@ -98,32 +98,32 @@ impl Handle {
 
     /// Connections that ever sent a message of the protocol. A probe that only
     /// looks whether the port is open is none.
-    pub fn clients_ever(&self) -> usize {
+    pub(crate) fn clients_ever(&self) -> usize {
         self.0.clients.load(Ordering::Relaxed)
     }
 
     /// Which namespaces have clients, and which of them are over.
-    pub fn presence(&self) -> &Presence {
+    pub(crate) fn presence(&self) -> &Presence {
         &self.0.presence
     }
 
     /// Lets no new trainer in from now on, and ends with the last.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.0.drain.begun.cancel();
     }
 
     /// Whether no new trainer is let in.
-    pub fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.0.drain.has_begun()
     }
 
     /// The connected clients, and what each of them waits for.
-    pub fn roster(&self) -> &Roster {
+    pub(crate) fn roster(&self) -> &Roster {
         &self.0.roster
     }
 
     /// Why nothing is served any more, if the run has ended.
-    pub fn fenced(&self) -> Option<&str> {
+    pub(crate) fn fenced(&self) -> Option<&str> {
         self.0.fence.fell()
     }
 }
@@ -135,7 +135,12 @@ impl Door {
     }
 
     /// A door that goes on where another one was, which had sent this.
-    pub fn going_on(client: Client, scope: Scope, options: Options, unclaimed: Unclaimed) -> Door {
+    pub(crate) fn going_on(
+        client: Client,
+        scope: Scope,
+        options: Options,
+        unclaimed: Unclaimed,
+    ) -> Door {
         let limits = &options.limits;
         let attempts = Attempts::new(options.single_attempt);
         let free = limits.budget_free_bytes;
@@ -180,7 +185,7 @@ impl Door {
     }
 
     /// The same, with connections that an agent before has served.
-    pub async fn go_on(
+    pub(crate) async fn go_on(
         self,
         mut listener: Listener,
         namespace: Namespace,
@@ -235,7 +240,7 @@ impl Door {
 
     /// Takes up connections of a port that an agent before has served. No connection of any
     /// port is to be served before that is done for all: they see what these wrote.
-    pub fn restore(&self, accepted: Vec<Accepted>, namespace: Namespace) -> Restored {
+    pub(crate) fn restore(&self, accepted: Vec<Accepted>, namespace: Namespace) -> Restored {
         let mapping = self.mapping(namespace);
         let opened = accepted.into_iter().filter_map(|accepted| usable(Reopened::open(accepted)));
         let (known, new): (Vec<_>, Vec<_>) = opened.partition(Reopened::was_served);
@@ -253,12 +258,12 @@ impl Door {
     }
 
     /// Connections that are taken up may have come here.
-    pub fn listens(&self, address: SocketAddr) {
+    pub(crate) fn listens(&self, address: SocketAddr) {
         self.0.attempts.listen(address);
     }
 
     /// No other agent takes up messages that the agent before had sent.
-    pub fn is_restored(&self) {
+    pub(crate) fn is_restored(&self) {
         self.0.unclaimed.give_up();
     }
 

@@ -2,8 +2,12 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | `asked` | what it asks the store, and the answers |
+//! | `closed` | why it was closed |
 //! | `restored` | a connection that another process served before |
 
+mod asked;
+mod closed;
 mod restored;
 
 use std::fmt;
@@ -15,23 +19,25 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use holdfast_api::{Code, Condition, Effectiveness, Read, ReadOutcome, Refusal};
-use holdfast_client::{Client, Consistency, Deadline, Error, Mark, Settled};
+use holdfast_api::{Condition, Read, ReadOutcome};
+use holdfast_client::{Client, Error, Settled};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::attempt::{Peer, Unknown};
+use self::asked::{Answered, Asked, settled, too_long};
+use self::closed::Closed;
+use super::attempt::Peer;
 use super::budget::{Account, BudgetExceeded};
 use super::codec::{Message, Op};
 use super::connection::{Action, Connection};
 use super::decoder::{Decoder, WireError};
 use super::mapping::{Call, CallAnswer, Mapping};
 use super::pace::Pace;
-use super::presence::{BeingCollected, Guest};
+use super::presence::Guest;
 use super::serve::Shared;
-use super::visibility::{Before, Sender};
+use super::visibility::Sender;
 use crate::keeper::recorder::{Base, Recorder};
 use crate::roster::Entry;
 
@@ -40,45 +46,6 @@ const READ_BYTES: usize = 64 * 1024;
 const READS_PER_TURN: usize = 16;
 /// A connection's keys that are looked at for those of a launcher.
 const FIRST_KEYS_MAX: usize = 1_024;
-
-/// Why a connection was closed.
-#[derive(Debug, thiserror::Error)]
-enum Closed {
-    #[error("the client closed it")]
-    ByClient,
-    #[error("the agent stops")]
-    Stopped,
-    #[error(
-        "the agent drains and takes no new trainers; start them at another agent, or at this address once this agent has ended"
-    )]
-    Drained,
-    #[error("the agent stops, and messages of this connection could not be committed in time")]
-    StoppedUncommitted,
-    #[error(transparent)]
-    Wire(#[from] WireError),
-    #[error("{op} cannot be answered: {reason}")]
-    Store { op: Op, reason: String },
-    #[error("{0}")]
-    Fenced(String),
-    #[error("its replies were left unread for {0:?} (limits.unread_time_max)")]
-    Unread(Duration),
-    #[error(transparent)]
-    Budget(#[from] BudgetExceeded),
-    #[error(transparent)]
-    Unknown(#[from] Unknown),
-    #[error(transparent)]
-    Over(#[from] BeingCollected),
-    #[error("what happens on it cannot be written down for an agent that follows: {0}")]
-    Unrecorded(#[from] io::Error),
-}
-
-/// The store's answer, and its place in the session until that is recorded.
-struct Answered {
-    answer: CallAnswer,
-    settled: Option<Settled>,
-}
-
-type Asked<T> = Option<BoxFuture<'static, Result<T, Error>>>;
 
 pub(super) struct Task {
     shared: Arc<Shared>,
@@ -486,104 +453,6 @@ impl Task {
     }
 }
 
-impl Shared {
-    /// Asks the store, once it may be asked; a poll not before its time.
-    fn call(
-        &self,
-        client: Client,
-        call: Call,
-        before: Before,
-        not_before: Option<Instant>,
-        mark: Option<Mark>,
-    ) -> BoxFuture<'static, Result<Answered, Error>> {
-        let patience = self.options.store_lost_deadline;
-        Box::pin(async move {
-            let deadline = Deadline::after(patience);
-            in_time(before.passed(&call), deadline).await?;
-            match call {
-                Call::Propose(command) => {
-                    let (answer, settled) = match mark {
-                        Some(mark) => client.propose_marked(command, mark, deadline).await,
-                        None => (client.propose(command, deadline).await, None),
-                    };
-                    Ok(Answered { answer: CallAnswer::Proposed(answer?.outcome), settled })
-                }
-                Call::Read(read) => {
-                    let answer = match not_before {
-                        Some(at) => client.read_together(read, at, deadline).await?,
-                        None => client.read(read, Consistency::Linearizable, deadline).await?,
-                    };
-                    Ok(Answered { answer: CallAnswer::Read(answer.outcome), settled: None })
-                }
-            }
-        })
-    }
-
-    fn wait(&self, conditions: Vec<Condition>) -> BoxFuture<'static, Result<(), Error>> {
-        let client = self.client.clone();
-        let scope = self.scope.clone();
-        Box::pin(async move {
-            client.wait(scope, conditions, Deadline::never()).await?;
-            Ok(())
-        })
-    }
-
-    /// Why an error of the store closes the connection.
-    fn closes(&self, op: Op, error: &Error) -> Closed {
-        match error.code() {
-            Code::Fenced => {
-                self.fence.fall(error.to_string());
-                Closed::Fenced(self.fence.reason().to_owned())
-            }
-            Code::Timeout | Code::Unavailable => {
-                let limit = self.options.store_lost_deadline;
-                let reason = format!(
-                    "the store could not serve it for {limit:?} (store_lost_deadline): {error}"
-                );
-                Closed::Store { op, reason }
-            }
-            Code::SessionExpired => {
-                let reason = format!(
-                    "this host was away for so long that the cluster has gone on without it: {error}"
-                );
-                Closed::Store { op, reason }
-            }
-            _ => Closed::Store { op, reason: error.to_string() },
-        }
-    }
-}
-
-/// The refusal of a call for its size: there may be a shorter one.
-fn too_long(error: &Error) -> Option<Refusal> {
-    let Error::Refused(problem) = error else { return None };
-    problem.refusal.clone().filter(|refusal| matches!(refusal, Refusal::LimitExceeded { .. }))
-}
-
-/// Waits for writes over other connections; an error once the deadline has passed.
-async fn in_time(passed: impl Future<Output = ()>, deadline: Deadline) -> Result<(), Error> {
-    let Some(instant) = deadline.instant() else {
-        passed.await;
-        return Ok(());
-    };
-    timeout_at(instant, passed).await.map_err(|_| Error::Timeout {
-        outcome: Effectiveness::None,
-        reason: "what other connections of this host wrote to its keys before is not committed"
-            .to_owned(),
-    })
-}
-
-/// The result of what was asked; never ready if nothing was.
-async fn settled<T>(asked: &mut Asked<T>) -> Result<T, Error> {
-    match asked {
-        Some(future) => {
-            let result = future.await;
-            *asked = None;
-            result
-        }
-        None => std::future::pending().await,
-    }
-}
-
 /// The attempt that was asked for; never ready if none was.
 async fn peer(asked: &mut Option<BoxFuture<'static, Peer>>) -> Peer {
     match asked {
@@ -606,20 +475,5 @@ async fn until(instant: Option<Instant>) {
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Task").field("connection", &self.connection).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::pending;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn who_waits_for_other_connections_waits_no_longer_than_for_the_store() {
-        let deadline = Deadline::after(Duration::from_secs(300));
-        let error = in_time(pending(), deadline).await.unwrap_err();
-        assert_eq!((error.code(), error.outcome()), (Code::Timeout, Effectiveness::None));
-        assert_eq!(Some(Instant::now()), deadline.instant());
     }
 }

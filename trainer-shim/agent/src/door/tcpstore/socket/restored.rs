@@ -5,7 +5,8 @@ use std::io;
 use std::pin::pin;
 
 use anyhow::{Context, bail, ensure};
-use holdfast_client::InFlight;
+use holdfast_api::Effectiveness;
+use holdfast_client::{InFlight, Mark};
 use rustix::net::{RecvFlags, recv};
 
 use super::*;

@@ -1,0 +1,165 @@
+//! One watch: reads the history at its own pace.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::{Blob, Code, Problem, Refusal, Revision, Scope, WatchBatch};
+
+use super::watches::{Bell, Registration};
+use super::{Node, parking, waits};
+
+/// Bytes that a watch counts beyond its prefix: its task and its entry.
+const WATCH_BYTES: u64 = 2 * 1024;
+
+/// Most changes returned to a watch at a time.
+const WATCH_CHANGES_MAX: usize = 1_024;
+
+/// One watch: reads the history at its own pace.
+pub(crate) struct Watcher {
+    node: Node,
+    run: holdfast_machine::RunKey,
+    /// Whether its client named the run.
+    named: bool,
+    prefix: Blob,
+    next: Revision,
+    behind: bool,
+    registration: Registration,
+    _room: parking::Room,
+}
+
+impl Node {
+    /// Watches the changes of a prefix from a revision on.
+    pub(super) fn watch(
+        &self,
+        scope: &Scope,
+        prefix: Blob,
+        from: Option<Revision>,
+    ) -> Result<Watcher, Problem> {
+        self.leads_or_refer()?;
+        let state = self.inner.state.read();
+        self.has_caught_up(&state)?;
+        let machine = &state.machine;
+        let run = machine.resolve(scope).map_err(Problem::from)?;
+        let limits = machine.limits();
+        let (size, limit) = (prefix.len() as u64, limits.key_bytes_max);
+        if size > limit {
+            let what = "key_bytes_max".to_owned();
+            return Err(Refusal::LimitExceeded { what, size, limit }.into());
+        }
+        let parking = &self.inner.effects.parking;
+        let job = Some(&run.job).filter(|job| machine.has_job(job));
+        let room = parking.take(job, size + WATCH_BYTES, &limits.budget)?;
+        let late = u64::from(holdfast_api::planted!(LateResume));
+        let next = from.map_or_else(|| machine.revision() + 1, |from| from + late).max(1);
+        let registration = self.inner.effects.watches.register(run.clone(), prefix.clone());
+        drop(state);
+        Ok(Watcher {
+            node: self.clone(),
+            run,
+            named: scope.run.is_some(),
+            prefix,
+            next,
+            // Changes before the registration did not ring the bell.
+            behind: true,
+            registration,
+            _room: room,
+        })
+    }
+}
+
+impl Watcher {
+    /// The next revisions with changes, whole and in order; waits for them. Without
+    /// changes for `quiet`, if it is given, an empty batch that reports progress.
+    /// After the last change of an ended run it is an error. What was returned before
+    /// counts as handed on.
+    pub(crate) async fn next(
+        &mut self,
+        quiet: Option<Duration>,
+    ) -> Result<Vec<WatchBatch>, Problem> {
+        loop {
+            if self.registration.bell.is_ended() || !self.node.inner.consensus.leads() {
+                return Err(self.node.referral());
+            }
+            self.behind |= self.registration.bell.take_stirred();
+            // Nothing lies between `next` and the first ring, or the bell would have rung.
+            match self.registration.bell.take() {
+                Some(first) if !self.behind => self.next = self.next.max(first),
+                Some(_) => {}
+                None if !self.behind => {
+                    let heard = self.registration.bell.heard();
+                    let Some(quiet) = quiet else {
+                        heard.await;
+                        continue;
+                    };
+                    if tokio::time::timeout(quiet, heard).await.is_err()
+                        && let Some(progress) = self.progress()
+                    {
+                        return Ok(vec![progress]);
+                    }
+                    continue;
+                }
+                None => {}
+            }
+            let batches = self.read_history()?;
+            if !batches.is_empty() {
+                return Ok(batches);
+            }
+        }
+    }
+
+    /// Wakes it, and tracks its progress.
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        self.registration.bell.clone()
+    }
+
+    /// Goes back to this revision: later batches were not sent.
+    pub(crate) fn rewind(&mut self, to: Revision) {
+        self.next = self.next.min(to);
+        self.behind = true;
+    }
+
+    fn read_history(&mut self) -> Result<Vec<WatchBatch>, Problem> {
+        let machine = self.node.machine();
+        let batches = machine
+            .history(&self.run, self.prefix.as_bytes(), self.next, WATCH_CHANGES_MAX)
+            .map_err(|compacted| {
+                Problem::refused(
+                    Code::Compacted,
+                    format!(
+                        "changes before revision {} are no longer kept; read the keys again and watch from there",
+                        compacted.oldest
+                    ),
+                )
+            })?;
+        match batches.last() {
+            Some(last) => {
+                self.next = last.revision + 1;
+                self.behind = true;
+            }
+            None => {
+                match machine.fenced(&self.run) {
+                    None => {}
+                    Some(Refusal::RunNotFound { .. }) => {
+                        return Err(waits::elsewhere(&self.run, self.named));
+                    }
+                    // Nothing comes any more, and all that came was handed on.
+                    Some(refusal) => return Err(refusal.into()),
+                }
+                self.next = self.next.max(machine.revision() + 1);
+                self.behind = false;
+            }
+        }
+        Ok(batches)
+    }
+
+    /// All revisions up to this one were delivered.
+    fn progress(&mut self) -> Option<WatchBatch> {
+        // Read the revision first: everything performed up to it has rung the bell.
+        let revision = self.node.inner.effects.performed();
+        if self.registration.bell.peek() || revision < self.next {
+            return None;
+        }
+        self.next = revision + 1;
+        Some(WatchBatch { revision, changes: Vec::new() })
+    }
+}

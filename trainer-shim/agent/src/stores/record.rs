@@ -1,0 +1,68 @@
+//! The record of a store in the run's keys.
+
+use holdfast_api::{Blob, LeaseId, Name};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Namespace of its keys.
+    pub(super) namespace: Name,
+    /// The agent of its master, and the lease with which that holds the run.
+    pub(super) agent: String,
+    pub(super) lease: Option<LeaseId>,
+    /// Host in words, for the error of a program that cannot open it.
+    pub(super) host: String,
+    pub(super) pid: Option<i32>,
+    pub(super) attempt: Option<u32>,
+}
+
+/// A record with this lease; `None` if it has it, or is no record.
+pub(super) fn renewed(value: &Blob, lease: LeaseId) -> Option<Blob> {
+    let record: Record = serde_json::from_slice(value.as_bytes()).ok()?;
+    let is_old = record.lease != Some(lease);
+    is_old.then(|| Blob::from(written(&Record { lease: Some(lease), ..record })))
+}
+
+pub(super) fn newest_key(address: &str) -> Blob {
+    Blob::from(format!("@store:{address}:newest").into_bytes())
+}
+
+pub(super) fn record_key(address: &str, number: i64) -> Blob {
+    Blob::from(format!("@store:{address}:{number}").into_bytes())
+}
+
+pub(super) fn written(record: &Record) -> Vec<u8> {
+    serde_json::to_vec(record).expect("names and numbers can be written")
+}
+
+pub(super) fn holder(record: &Record) -> String {
+    format!("process {} of host {:?}", told(record.pid), record.host)
+}
+
+pub(super) fn told(pid: Option<i32>) -> String {
+    pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_takes_another_lease_and_nothing_else_does() {
+        let record = Record {
+            namespace: "x.1.1".parse().unwrap(),
+            agent: "a".to_owned(),
+            lease: Some(1.into()),
+            host: "h".to_owned(),
+            pid: Some(7),
+            attempt: None,
+        };
+        let value = Blob::from(written(&record));
+        assert_eq!(renewed(&value, 1.into()), None);
+        let read: Record =
+            serde_json::from_slice(renewed(&value, 2.into()).unwrap().as_bytes()).unwrap();
+        assert_eq!(read, Record { lease: Some(2.into()), ..record });
+        // The count of openings is beside it.
+        assert_eq!(renewed(&Blob::from("12"), 2.into()), None);
+    }
+}
