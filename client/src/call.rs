@@ -67,6 +67,8 @@ pub(crate) struct Wait {
     pub(crate) conditions: Vec<Condition>,
     /// The revision at which the wait was first registered.
     pub(crate) since: Option<Revision>,
+    /// Told that revision.
+    pub(crate) began: Option<oneshot::Sender<Revision>>,
 }
 
 #[derive(Debug)]

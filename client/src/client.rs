@@ -253,8 +253,28 @@ impl Client {
         conditions: Vec<Condition>,
         deadline: Deadline,
     ) -> Result<Revision, Error> {
-        let bytes = encoded_bytes(&conditions);
-        let wait = Wait { scope, conditions, since: None };
+        let wait = Wait { scope, conditions, since: None, began: None };
+        self.wait_for(wait, deadline).await
+    }
+
+    /// Waits as [`wait`](Client::wait) does, and lets another process go on with it: `began` is
+    /// told the revision from which on changes count, unless all conditions are true at once;
+    /// given as `since` to the next process, its wait misses nothing that happened in between.
+    /// History is bounded: a change that the cluster no longer keeps is not seen.
+    pub async fn wait_since(
+        &self,
+        scope: Scope,
+        conditions: Vec<Condition>,
+        since: Option<Revision>,
+        began: oneshot::Sender<Revision>,
+        deadline: Deadline,
+    ) -> Result<Revision, Error> {
+        let wait = Wait { scope, conditions, since, began: Some(began) };
+        self.wait_for(wait, deadline).await
+    }
+
+    async fn wait_for(&self, wait: Wait, deadline: Deadline) -> Result<Revision, Error> {
+        let bytes = encoded_bytes(&wait.conditions);
         let ask = |reply| Ask::Wait { wait, reply };
         self.call(ask, bytes, &self.shared.waits, deadline).await
     }

@@ -57,7 +57,11 @@ impl Calls {
                 self.on_outcome(id, answer, now, random);
             }
             (Ask::Wait { wait, .. }, ReplyBody::Waiting { revision }) => {
-                wait.since.get_or_insert(revision);
+                let since = *wait.since.get_or_insert(revision);
+                if let Some(began) = wait.began.take() {
+                    // Whoever asked may have gone.
+                    let _ = began.send(since);
+                }
             }
             (Ask::Watch(_), ReplyBody::Changes(batch)) => self.on_changes(id, batch),
             (Ask::Feed(_), ReplyBody::Read(answer)) => self.on_feed(id, answer),

@@ -145,6 +145,30 @@ async fn a_command_returns_to_its_agent_however_often_that_ends_before_it_answer
     assert!(!said.contains("no agent serves this command"), "{said}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_comes_and_goes_while_no_agent_is_there_ends_the_wait_for_it() {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "brief", "--run", "r"];
+    let command = Command::start(&mut cluster, "brief", &flags).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    store.start_wait(&["first", "brief"]).await;
+    // By now the store has registered the wait, and the agent has recorded it.
+    for n in 1..=3 {
+        assert_eq!(store.add("n", 1).await, n);
+    }
+    let process = process_at(&command.control).await;
+    signal(process, Signal::SIGSTOP);
+    // PyTorch's names begin with a slash.
+    for key in ["/brief", "/first"] {
+        cluster.cli_ok(&[&flags[..], &["kv", "put", key, "x"]].concat()).await;
+        cluster.cli_ok(&[&flags[..], &["kv", "delete", key]].concat()).await;
+    }
+    signal(process, Signal::SIGKILL);
+    assert_eq!(store.byte("a WAIT").await, 0);
+    assert_eq!(store.add("n", 1).await, 4);
+    command.end(0).await;
+}
+
 /// Prints its agent's control socket, and becomes the command.
 const SAYS_CONTROL: [&str; 4] =
     ["sh", "-c", "echo control $HOLDFAST_CONTROL.; exec \"$@\"", "says-control"];

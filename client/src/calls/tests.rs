@@ -109,7 +109,8 @@ impl Bench {
 
     fn wait(&mut self) -> Open<Revision> {
         let condition = Condition { key: Blob::from("k"), until: Until::Exists };
-        let wait = Wait { scope: Scope::default(), conditions: vec![condition], since: None };
+        let wait =
+            Wait { scope: Scope::default(), conditions: vec![condition], since: None, began: None };
         self.submit(None, |reply| Ask::Wait { wait, reply })
     }
 

@@ -64,6 +64,11 @@ impl Kept {
         Ok(Kept { keeper, notes, ledger, resumed, same, other, ports })
     }
 
+    /// Whether this agent goes on in the place of the one before, without asking the store.
+    pub fn goes_on(&self) -> bool {
+        self.same.is_some()
+    }
+
     /// The keeper that started this agent.
     pub fn keeper(&self) -> &Keeper {
         &self.keeper

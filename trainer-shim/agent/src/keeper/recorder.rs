@@ -18,7 +18,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use holdfast_api::{Condition, Outcome, ReadOutcome};
+use holdfast_api::{Condition, Outcome, ReadOutcome, Revision};
 use holdfast_client::Mark;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,7 @@ const RELEASED: u8 = 6;
 const SENT: u8 = 7;
 const ENTERED: u8 = 8;
 const LAUNCHES: u8 = 9;
+const WAIT_BEGAN: u8 = 10;
 
 /// A journal that has grown by so much begins anew when its connection is at rest.
 const SLACK_BYTES: u64 = 64 * 1024;
@@ -63,6 +64,9 @@ pub struct Base {
     pub is_launcher: bool,
     /// Conditions of its open wait.
     pub waits: Option<Vec<Condition>>,
+    /// The revision at which that began, where the store has told it.
+    #[serde(default)]
+    pub waits_since: Option<Revision>,
     /// Bytes of an incomplete message.
     #[serde(with = "serde_bytes")]
     pub tail: Vec<u8>,
@@ -82,6 +86,8 @@ pub enum Happened {
     Started,
     /// The store gave this answer to a call.
     Answered(CallAnswer),
+    /// The store has registered its wait at this revision.
+    WaitBegan(Revision),
     /// Its wait was released.
     Released,
     /// So many bytes were sent.
@@ -229,6 +235,13 @@ impl Recorder {
         }
     }
 
+    /// The store has registered its wait at this revision.
+    pub fn wait_began(&mut self, revision: Revision) {
+        if let Some(recording) = &mut self.0 {
+            recording.journal.push(WAIT_BEGAN, &revision.to_le_bytes());
+        }
+    }
+
     /// A wait is over.
     pub fn released(&mut self) {
         self.happened(RELEASED, &[]);
@@ -357,6 +370,7 @@ fn of_record(Record { kind, bytes }: Record) -> io::Result<Happened> {
             Answer::Read(outcome) => Happened::Answered(CallAnswer::Read(outcome)),
         },
         RELEASED => Happened::Released,
+        WAIT_BEGAN => Happened::WaitBegan(number()?),
         LAUNCHES => Happened::Launches,
         SENT => Happened::Sent(number()?),
         ENTERED => {

@@ -19,14 +19,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use holdfast_api::{Condition, Read, ReadOutcome};
+use holdfast_api::{Condition, Read, ReadOutcome, Revision};
 use holdfast_client::{Client, Error, Settled};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use self::asked::{Answered, Asked, settled, too_long};
+use self::asked::{Answered, Asked, settled, told, too_long};
 use self::closed::Closed;
 use super::attempt::Peer;
 use super::budget::{Account, BudgetExceeded};
@@ -69,9 +70,12 @@ pub(super) struct Task {
     /// The operation whose call is open; named in the reason for closing.
     calling: Op,
     call: Asked<Answered>,
-    wait: Asked<()>,
+    wait: Asked<Revision>,
     /// Conditions of its wait; known where it is recorded.
     wait_conditions: Option<Vec<Condition>>,
+    /// The revision at which its wait began, once the store has told it.
+    wait_since: Option<Revision>,
+    wait_began: Option<oneshot::Receiver<Revision>>,
     pace: Pace,
     /// Whether it has sent a message of the protocol.
     is_client: bool,
@@ -129,6 +133,8 @@ impl Task {
             call: None,
             wait: None,
             wait_conditions: None,
+            wait_since: None,
+            wait_began: None,
             pace: Pace::default(),
             is_client: false,
             may_tell_attempt: local,
@@ -183,6 +189,10 @@ impl Task {
                     Err(Closed::Fenced(self.shared.fence.reason().to_owned()))
                 }
                 attempt = peer(&mut self.asking) => self.enter(attempt),
+                revision = told(&mut self.wait_began) => {
+                    self.wait_began(revision);
+                    Ok(())
+                }
                 answer = settled(&mut self.call) => self.answered(answer),
                 released = settled(&mut self.wait) => self.released(released),
                 _ = self.stream.readable(), if reads => {
@@ -257,6 +267,7 @@ impl Task {
             may_tell_attempt: self.may_tell_attempt,
             is_client: self.is_client,
             waits: self.wait_conditions.clone(),
+            waits_since: self.wait_since,
             ..Base::default()
         };
         self.recorder.begin_anew(rest, self.decoder.undecoded_bytes())
@@ -339,25 +350,41 @@ impl Task {
                     let mark = self.recorder.calls();
                     self.call = Some(self.shared.call(client, call, before, not_before, mark));
                 }
-                Action::Wait(conditions) => self.begin_wait(conditions)?,
+                Action::Wait(conditions) => self.begin_wait(conditions, None)?,
                 Action::StopWaiting => self.stop_waiting(),
             }
         }
         Ok(started)
     }
 
-    fn begin_wait(&mut self, conditions: Vec<Condition>) -> Result<(), BudgetExceeded> {
+    /// Waits, from this revision on where an agent before has begun to.
+    fn begin_wait(
+        &mut self,
+        conditions: Vec<Condition>,
+        since: Option<Revision>,
+    ) -> Result<(), BudgetExceeded> {
         let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
         self.wait_account.set(bytes)?;
         self.entry.waits(&conditions);
         self.wait_conditions = self.recorder.is_on().then(|| conditions.clone());
-        self.wait = Some(self.shared.wait(conditions));
+        let (began, told) = oneshot::channel();
+        self.wait = Some(self.shared.wait(conditions, since, began));
+        (self.wait_since, self.wait_began) = (since, Some(told));
         Ok(())
+    }
+
+    /// The store has registered its wait: an agent that follows goes on from there.
+    fn wait_began(&mut self, revision: Revision) {
+        if self.wait_since != Some(revision) {
+            self.wait_since = Some(revision);
+            self.recorder.wait_began(revision);
+        }
     }
 
     fn stop_waiting(&mut self) {
         self.wait = None;
         self.wait_conditions = None;
+        (self.wait_since, self.wait_began) = (None, None);
         self.entry.goes_on();
         // Holding less is never refused.
         let _ = self.wait_account.set(0);
@@ -440,9 +467,11 @@ impl Task {
         Ok(())
     }
 
-    fn released(&mut self, released: Result<(), Error>) -> Result<(), Closed> {
+    fn released(&mut self, released: Result<Revision, Error>) -> Result<(), Closed> {
+        let conditions = self.wait_conditions.take();
         self.stop_waiting();
-        released.map_err(|error| self.shared.closes(Op::Wait, &error))?;
+        let revision = released.map_err(|error| self.shared.closes(Op::Wait, &error))?;
+        debug!(revision, ?conditions, "its wait is over: each key has existed since it began");
         self.recorder.released();
         self.connection.released();
         Ok(())

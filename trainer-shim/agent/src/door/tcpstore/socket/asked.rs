@@ -1,8 +1,9 @@
 //! What a connection asks the store, and the answers.
 
 use futures::future::BoxFuture;
-use holdfast_api::{Condition, Effectiveness, Refusal};
+use holdfast_api::{Condition, Effectiveness, Refusal, Revision};
 use holdfast_client::{Client, Consistency, Deadline, Error, Mark, Settled};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::door::tcpstore::mapping::{Call, CallAnswer};
@@ -50,12 +51,18 @@ impl Shared {
         })
     }
 
-    pub(super) fn wait(&self, conditions: Vec<Condition>) -> BoxFuture<'static, Result<(), Error>> {
+    /// Waits until each of these was true, from this revision on where another agent has
+    /// begun to wait; `began` is told from which one.
+    pub(super) fn wait(
+        &self,
+        conditions: Vec<Condition>,
+        since: Option<Revision>,
+        began: oneshot::Sender<Revision>,
+    ) -> BoxFuture<'static, Result<Revision, Error>> {
         let client = self.client.clone();
         let scope = self.scope.clone();
         Box::pin(async move {
-            client.wait(scope, conditions, Deadline::never()).await?;
-            Ok(())
+            client.wait_since(scope, conditions, since, began, Deadline::never()).await
         })
     }
 }
@@ -89,6 +96,19 @@ pub(super) async fn settled<T>(asked: &mut Asked<T>) -> Result<T, Error> {
         }
         None => std::future::pending().await,
     }
+}
+
+/// The revision at which a wait began; never ready where there is none to hear of.
+pub(super) async fn told(began: &mut Option<oneshot::Receiver<Revision>>) -> Revision {
+    if let Some(told) = began {
+        let revision = told.await;
+        *began = None;
+        // Not sent: all was true at once, and the wait is over.
+        if let Ok(revision) = revision {
+            return revision;
+        }
+    }
+    std::future::pending().await
 }
 
 #[cfg(test)]

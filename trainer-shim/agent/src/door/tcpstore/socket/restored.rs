@@ -39,7 +39,7 @@ impl Task {
             self.ask_again(pending)?;
         }
         if let Some(conditions) = self.wait_conditions.take() {
-            self.begin_wait(conditions)?;
+            self.begin_wait(conditions, self.wait_since)?;
         }
         // Others see from the beginning what its client wrote before.
         self.decode();
@@ -64,7 +64,7 @@ impl Task {
         self.decoder.feed(&base.tail);
         if base.waits.is_some() {
             self.connection.resume_wait();
-            self.wait_conditions = base.waits;
+            (self.wait_conditions, self.wait_since) = (base.waits, base.waits_since);
         }
         Ok(())
     }
@@ -93,8 +93,9 @@ impl Task {
                 self.connection.answered(answer)?;
                 self.sender.committed(self.connection.silent_over());
             }
+            Happened::WaitBegan(revision) => self.wait_since = Some(revision),
             Happened::Released => {
-                self.wait_conditions = None;
+                (self.wait_conditions, self.wait_since) = (None, None);
                 self.connection.released();
             }
             Happened::Sent(count) => {
@@ -115,8 +116,10 @@ impl Task {
                     let mark = self.recorder.calls();
                     *pending = Some(Pending { op, call, replied, mark });
                 }
-                Action::Wait(conditions) => self.wait_conditions = Some(conditions),
-                Action::StopWaiting => self.wait_conditions = None,
+                Action::Wait(conditions) => {
+                    (self.wait_conditions, self.wait_since) = (Some(conditions), None);
+                }
+                Action::StopWaiting => (self.wait_conditions, self.wait_since) = (None, None),
             }
         }
     }
