@@ -345,7 +345,9 @@ impl Calls {
         } else if !problem.retryable {
             self.session_keeper.session_task_done();
             let lease = match &problem.refusal {
-                Some(Refusal::LeaseEnded { lease }) => Some(*lease),
+                Some(Refusal::LeaseEnded { lease }) if !holdfast_api::planted!(EndedLease) => {
+                    Some(*lease)
+                }
                 _ => None,
             };
             if let Some(lease) = lease {

@@ -52,6 +52,12 @@ const SOUGHT: &[(&str, Finder)] = &[
     ("unknown-is-refused", Run("register,counter", "kill-all")),
     ("tail-forgotten", Run("register,counter", "kill-all")),
     ("released-twice", Run("hold", "none")),
+    ("timer-outside", Run("counter", "backup-restore")),
+    ("all-descriptors", Run("register,counter", "descriptors")),
+    ("absence-is-death", Run("tcpstore", "agent-pause")),
+    ("ended-lease", Run("tcpstore", "agent-pause")),
+    ("first-back-alone", Run("advance", "none")),
+    ("short-loyalty", Sim(100)),
 ];
 
 /// Defects that no check has found yet: looked for only by name.
@@ -59,6 +65,7 @@ const OPEN: &[(&str, Finder)] = &[
     ("dead-counted", Rounds),
     ("first-set-stays", Run("tcpstore", "none")),
     ("old-answers", Sim(100)),
+    ("old-answers", Run("register", "pause-leader")),
 ];
 
 /// So many of them are looked for with `--quick`.

@@ -17,7 +17,8 @@ impl Calls {
         self.unsettled.clear();
         self.unsettled_of.clear();
         self.counters.sessions_over.add(1);
-        let is_lost = self.session_keeper.has_borne_processes();
+        let is_lost =
+            self.session_keeper.has_borne_processes() || holdfast_api::planted!(AbsenceIsDeath);
         if is_lost {
             self.counters.sessions_lost.add(1);
         }

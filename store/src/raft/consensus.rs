@@ -211,6 +211,14 @@ impl Consensus {
         transport: Arc<dyn Transport>,
         (log, state, snapshots): (LogStore, StateMachine, SnapshotStore),
     ) -> Result<Consensus, String> {
+        let options = match holdfast_api::planted!(ShortLoyalty) {
+            true => ConsensusOptions {
+                election_min: Duration::from_millis(200),
+                election_max: Duration::from_millis(400),
+                ..options
+            },
+            false => options,
+        };
         let config = options.config(id, &cluster_id)?;
         let config = Arc::new(config);
         let network = Network { id, transport: transport.clone() };

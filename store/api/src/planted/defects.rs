@@ -41,6 +41,8 @@ defects! {
     LeaderRestored = "leader-restored",
     /// An answer to an old append is taken for one to a newer append.
     OldAnswers = "old-answers",
+    /// Voters are loyal to a silent leader for 200 to 400 ms: a short pause costs it its term.
+    ShortLoyalty = "short-loyalty",
 
     // The state machine.
     /// A command that is sent again is carried out again.
@@ -59,6 +61,8 @@ defects! {
     DeadCounted = "dead-counted",
     /// A release of a held generation counts for two of its holders.
     ReleasedTwice = "released-twice",
+    /// After all members of a run have ended, the first process that comes back goes on alone.
+    FirstBackAlone = "first-back-alone",
 
     // What a node answers its clients.
     /// A wait misses the change after the state that it was compared with.
@@ -69,6 +73,10 @@ defects! {
     LateResume = "late-resume",
     /// A change whose connection to the leader broke is reported as not made.
     BrokenIsRefused = "broken-is-refused",
+    /// A backup makes a timer outside of the runtime.
+    TimerOutside = "timer-outside",
+    /// Connections take descriptors until the node has none left for its files.
+    AllDescriptors = "all-descriptors",
 
     // The client and the agent.
     /// A command is sent again under a new number.
@@ -79,6 +87,10 @@ defects! {
     UnseenSet = "unseen-set",
     /// When a connection sets several values one after the other, the first stays.
     FirstSetStays = "first-set-stays",
+    /// Calls end with the session of a host that was away, though no process was lost with it.
+    AbsenceIsDeath = "absence-is-death",
+    /// A session is asked for with a lease that has ended, and its calls end with the refusal.
+    EndedLease = "ended-lease",
 }
 
 static PLANTED: OnceLock<Option<Defect>> = OnceLock::new();

@@ -101,7 +101,8 @@ impl Coordination {
     }
 
     fn group(&self, key: &RoundKey, round: &Round) -> Group {
-        let phase = match self.standing.is_formed() {
+        let goes_on = holdfast_api::planted!(FirstBackAlone) && self.past.last_end > 0;
+        let phase = match self.standing.is_formed() || goes_on {
             true => {
                 Phase::Formed { expected: self.past.expected, last_fault: self.past.last_fault }
             }
