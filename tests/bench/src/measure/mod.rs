@@ -12,6 +12,7 @@ mod isolation;
 mod large;
 mod matrix;
 mod million;
+mod overload;
 mod peers;
 mod polls;
 mod restarts;
@@ -45,6 +46,8 @@ pub enum Measurement {
     Matrix,
     /// One job's puts while another does its worst.
     Isolation,
+    /// Three times as many puts as the cluster answers best.
+    Overload,
     /// Many TCPStore connections at once.
     Storm,
     /// Memory, restart and snapshots of a big state.
@@ -82,6 +85,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Failover,
     Measurement::Matrix,
     Measurement::Isolation,
+    Measurement::Overload,
     Measurement::Storm,
     Measurement::Million,
     Measurement::Watchers,
@@ -108,6 +112,7 @@ impl Measurement {
             Measurement::Failover => "failover",
             Measurement::Matrix => "matrix",
             Measurement::Isolation => "isolation",
+            Measurement::Overload => "overload",
             Measurement::Storm => "storm",
             Measurement::Million => "million",
             Measurement::Watchers => "watchers",
@@ -134,6 +139,7 @@ impl Measurement {
             Measurement::Failover => "Leader lost, to the first acknowledged write",
             Measurement::Matrix => "What each fault costs, by whose it is",
             Measurement::Isolation => "Puts of one job while another does its worst",
+            Measurement::Overload => "Three times the load",
             Measurement::Storm => "Many TCPStore connections at once",
             Measurement::Million => "A big state: memory, restart, snapshots",
             Measurement::Watchers => "Puts beside unrelated watchers",
@@ -161,6 +167,7 @@ impl Measurement {
             Measurement::Failover => Box::pin(failover::run(bench, title)).await,
             Measurement::Matrix => Box::pin(matrix::run(bench, title)).await,
             Measurement::Isolation => Box::pin(isolation::run(bench, title)).await,
+            Measurement::Overload => Box::pin(overload::run(bench, title)).await,
             Measurement::Storm => Box::pin(storm::run(bench, title)).await,
             Measurement::Million => Box::pin(million::run(bench, title)).await,
             Measurement::Watchers => Box::pin(watchers::run(bench, title)).await,

@@ -1,0 +1,154 @@
+//! Three times as many puts at once as the cluster answers best: how many it still answers,
+//! and how soon it is back to normal.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use holdfast_client::Keys;
+use tokio::task::JoinSet;
+
+use crate::arguments::Bench;
+use crate::cluster::Cluster;
+use crate::load::{self, key, soon};
+use crate::report::{Aim, Section, number};
+use crate::samples::{Samples, ms};
+
+/// Puts in flight, of which the best is looked for.
+const LEVELS: [usize; 4] = [64, 128, 256, 512];
+/// How much more than the best the cluster gets.
+const OVERLOAD: usize = 3;
+/// Connections that share them.
+const CLIENTS: usize = 8;
+/// Bytes of the values.
+const VALUES: [usize; 2] = [128, 16 * 1024];
+
+/// The aim: puts per second at three times the load, against the most.
+const GOODPUT_MIN: f64 = 0.8;
+/// The aim: the time until the cluster is back to normal.
+const NORMAL_WITHIN: Duration = Duration::from_secs(2);
+/// Normal are so many puts, one after the other, none of which takes more than this many
+/// times the 99th percentile of before.
+const NORMAL_PUTS: usize = 10;
+const NORMAL_FACTOR: u32 = 2;
+/// Puts, one after the other, before the load.
+const PUTS_BEFORE: u64 = 300;
+/// Longest time to become normal before the measurement fails.
+const NORMAL_TIME_MAX: Duration = Duration::from_secs(30);
+
+#[derive(Default)]
+struct Counts {
+    answered: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+/// Puts for ever, one after the other.
+async fn worker(keys: Keys, place: usize, bytes: usize, counts: Arc<Counts>) {
+    for n in 0.. {
+        let n = place as u64 + n * 1_009;
+        match keys.put(key(n), vec![b'v'; bytes], soon()).await {
+            Ok(_) => counts.answered.fetch_add(1, Ordering::Relaxed),
+            Err(_) => counts.refused.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+}
+
+/// So many puts at once; answers how many were answered per second, how many were refused,
+/// and when the load ended.
+async fn loaded(bench: &Bench, clients: &[Keys], at_once: usize, bytes: usize) -> (f64, usize) {
+    let counts = Arc::new(Counts::default());
+    let mut workers = JoinSet::new();
+    for place in 0..at_once {
+        let keys = clients[place % clients.len()].clone();
+        workers.spawn(worker(keys, place, bytes, counts.clone()));
+    }
+    tokio::time::sleep(bench.effort.warm_up).await;
+    let (from, before) = (Instant::now(), counts.answered.load(Ordering::Relaxed));
+    tokio::time::sleep(bench.effort.load).await;
+    let answered = counts.answered.load(Ordering::Relaxed) - before;
+    let per_second = answered as f64 / from.elapsed().as_secs_f64();
+    workers.shutdown().await;
+    (per_second, counts.refused.load(Ordering::Relaxed))
+}
+
+async fn put_alone(keys: &Keys, n: u64, bytes: usize) -> anyhow::Result<Duration> {
+    let begun = Instant::now();
+    keys.put(key(n), vec![b'v'; bytes], soon()).await?;
+    Ok(begun.elapsed())
+}
+
+/// How long it takes until puts are as quick as this.
+async fn normal_after(keys: &Keys, normal: Duration, bytes: usize) -> anyhow::Result<Duration> {
+    let (ended, mut since, mut in_a_row) = (Instant::now(), Instant::now(), 0);
+    while in_a_row < NORMAL_PUTS {
+        ensure!(ended.elapsed() < NORMAL_TIME_MAX, "not normal within {NORMAL_TIME_MAX:?}");
+        match put_alone(keys, 0, bytes).await? <= normal {
+            true => in_a_row += 1,
+            false => (since, in_a_row) = (Instant::now(), 0),
+        }
+    }
+    Ok(since - ended)
+}
+
+pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
+    let columns = [
+        "bytes of a value",
+        "in flight",
+        "per second",
+        "refused",
+        "normal again after ms",
+        "elections",
+    ];
+    let mut section = Section::new(title, &columns);
+    for bytes in VALUES {
+        let cluster = Cluster::start(bench, &[]).await?;
+        let clients: Vec<Keys> = (0..CLIENTS).map(|_| cluster.keys()).collect();
+        load::fill(&clients[0]).await?;
+        let mut alone = Vec::new();
+        for n in 0..PUTS_BEFORE {
+            alone.push(put_alone(&clients[0], n, bytes).await?);
+        }
+        let normal = Samples::from(alone).p99() * NORMAL_FACTOR;
+        let term = cluster.status(cluster.leader().await?).await?.term;
+        let mut most = (0.0, 0);
+        for at_once in LEVELS {
+            let (per_second, refused) = loaded(bench, &clients, at_once, bytes).await;
+            normal_after(&clients[0], normal, bytes).await?;
+            section.row([
+                bytes.to_string(),
+                at_once.to_string(),
+                number(per_second),
+                refused.to_string(),
+                String::new(),
+                String::new(),
+            ]);
+            if per_second > most.0 {
+                most = (per_second, at_once);
+            }
+        }
+        let (per_second, refused) = loaded(bench, &clients, most.1 * OVERLOAD, bytes).await;
+        let normal_after = normal_after(&clients[0], normal, bytes).await?;
+        let elections = cluster.status(cluster.leader().await?).await?.term - term;
+        section.row([
+            bytes.to_string(),
+            (most.1 * OVERLOAD).to_string(),
+            number(per_second),
+            refused.to_string(),
+            number(ms(normal_after)),
+            elections.to_string(),
+        ]);
+        let what =
+            format!("puts of {bytes} bytes per second at {OVERLOAD}× the load, against the most");
+        section.aims.push(Aim::ratio_at_least(what, per_second / most.0, GOODPUT_MIN));
+        let what = format!("puts of {bytes} bytes as quick as before, after such a load");
+        section.aims.push(Aim::time_at_most(what, normal_after, NORMAL_WITHIN));
+        ensure!(elections == 0, "a leader lost its term under {OVERLOAD}× the load");
+    }
+    section.remark(format!(
+        "{CLIENTS} clients share the puts in flight; the last row of each size has {OVERLOAD} times as many as \
+         the best of the others. Normal: {NORMAL_PUTS} puts in a row, none slower than {NORMAL_FACTOR}× the \
+         99th percentile of one client's puts before. The clients share the machine with the nodes.",
+    ));
+    Ok(section)
+}
