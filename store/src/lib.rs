@@ -29,7 +29,7 @@
 //! | [`http`] | everything on the one port |
 //! | [`dial`] | short HTTP conversations with other nodes |
 //! | [`tls`] | certificates: what a node shows and trusts |
-//! | `gauge` | free bytes of the disk and of memory |
+//! | `free_space` | free bytes of the disk and of memory |
 //! | `recurring` | log lines about recurring trouble |
 //!
 //! # Architecture invariants
@@ -65,7 +65,7 @@ pub mod config;
 pub mod dev;
 pub mod dial;
 pub mod formation;
-mod gauge;
+mod free_space;
 pub mod http;
 pub mod node;
 pub mod offline;

@@ -18,7 +18,7 @@ pub use self::signals::Signals;
 use self::signals::raise_file_limit;
 use crate::config::{ServeOptions, is_loopback};
 use crate::formation::{self, FormationError, Place, Plan};
-use crate::gauge;
+use crate::free_space;
 use crate::http::metrics::Metrics;
 use crate::http::{self, App, HandedOver, Running, StartedWith};
 use crate::node::effects::Effects;
@@ -134,7 +134,7 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
             return Err(ServeError::Listen { address: options.listen.clone(), why });
         }
     };
-    let gauge = gauge::of(&options.data_dir);
+    let gauge = free_space::of(&options.data_dir);
     let rim = Rim { opened, listener, metrics, gauge, started: Box::new(|_| {}) };
     run_on(&options, rim, &consensus, &mut signals).await
 }
