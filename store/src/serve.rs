@@ -538,7 +538,7 @@ async fn stop_node(
         () = signals.received() => true,
     };
     if told_again {
-        tracing::warn!("told to stop again; closing the storage at once");
+        tracing::warn!("received a second stop signal; closing the storage at once");
         if tokio::time::timeout(CLOSE_TIME_MAX, log.close()).await.is_err() {
             die();
         }
@@ -551,7 +551,7 @@ async fn stop_node(
 /// acknowledged is on the disk. An orderly end would take the database down
 /// while its writer is still at work.
 fn die() {
-    tracing::error!("the disk does not finish what was written; ending without it");
+    tracing::error!("the disk has not finished the last writes; ending without them");
     if let Err(error) = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL) {
         tracing::error!(%error, "cannot end");
     }
