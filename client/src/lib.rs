@@ -39,8 +39,9 @@
 //!   others that are), and says that its outcome is unknown. If the session
 //!   expires, commands on leases, processes and rounds that identify themselves
 //!   (by a nonce, an incarnation or a call number) are sent again in the next
-//!   session; the cluster applies each once. All other commands fail with
-//!   `session_expired`; their outcome is unknown.
+//!   session; the cluster applies each once. Commands that were not sent yet are
+//!   sent in the next session, too. All others fail with `session_expired`; their
+//!   outcome is unknown.
 //!   Commands that are open at the same time have no order among each other: a
 //!   small one may pass one that takes long. Await the first where it matters.
 //!   Small commands on keys that come while two are under way go out together, as
