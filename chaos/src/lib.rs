@@ -35,8 +35,8 @@
 //! * A fault that was not observed proves nothing.
 //! * A run writes down each thing before it makes it on the machine, and undoes it at
 //!   its end or at Ctrl-C; `heal` does so after a kill.
-//! * A kill, a registration, a closing: each is a moment that is known as an
-//!   interval, and every rule allows for all moments in it.
+//! * A kill, a registration, a closing: the time of each is known only as an interval,
+//!   and every rule allows for all moments in it.
 
 pub mod check;
 pub mod clock;

@@ -202,7 +202,7 @@ impl Reader {
                     return Err(format!("call {id} stands where call {} belongs", self.calls));
                 }
                 if Workload::named(&workload).is_none() {
-                    return Err(format!("there is no workload {workload:?}"));
+                    return Err(format!("unknown workload {workload:?}"));
                 }
                 let client = self.client.clone();
                 let outcome = Outcome::Unknown { why: "it never returned".to_owned() };
@@ -280,7 +280,7 @@ mod tests {
             (again, "a.jsonl:2", "call 1 stands where call 2 belongs"),
             (lone, "a.jsonl:1", "not under way"),
             (misspelt, "a.jsonl:1", "unknown field `kay`"),
-            (nobodys, "a.jsonl:1", "there is no workload \"registre\""),
+            (nobodys, "a.jsonl:1", "unknown workload \"registre\""),
             (back, "a.jsonl:2", "lies before"),
         ] {
             fs::write(&path, &text).unwrap();

@@ -460,7 +460,7 @@ impl Client {
             Some((count, bytes)) => Ok(Permits { _count: open(count), _bytes: open(bytes) }),
             None => Err(Error::Timeout {
                 outcome: Effectiveness::None,
-                reason: "this client has as many open calls as it may".to_owned(),
+                reason: "this client has reached its limit of open calls".to_owned(),
             }),
         }
     }

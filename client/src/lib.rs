@@ -37,21 +37,23 @@
 //!   cluster's session table answers those that it has seen. A call that ends
 //!   without its answer is not sent again (unless it had gone out together with
 //!   others that are), and says that its outcome is unknown. If the session
-//!   expires, commands on leases, processes and rounds that identify
-//!   themselves (by a nonce, an incarnation, a call number) go out again in the
-//!   next one: twice is once. All others end.
+//!   expires, commands on leases, processes and rounds that identify themselves
+//!   (by a nonce, an incarnation or a call number) are sent again in the next
+//!   session; the cluster applies each once. Commands that were not sent yet are
+//!   sent in the next session, too. All others fail with `session_expired`; their
+//!   outcome is unknown.
 //!   Commands that are open at the same time have no order among each other: a
 //!   small one may pass one that takes long. Await the first where it matters.
 //!   Small commands on keys that come while two are under way go out together, as
 //!   one [`Command::Pipeline`](holdfast_api::Command::Pipeline): the cost of a
 //!   command between client and disk is then paid once. Each still has a revision
 //!   and an outcome of its own.
-//! * **Reads** are linearizable unless asked otherwise, and simply repeated.
-//!   Callers that ask the same at the same time share one read, which is sent
-//!   after the last of them has asked: for each question at most one read is on the
-//!   wire, and one waits. [`Client::read_together`] waits for other callers first. All users
-//!   of one client share reads, the doors of an agent included. Small reads that come while
-//!   others are under way go out together after those are answered, or after 5 ms.
+//! * **Reads** are linearizable unless asked otherwise. After a lost connection they are
+//!   sent again. Identical reads share one request, sent after the last caller asked. At
+//!   most one request per read is in flight, and one is queued. All users of a client share
+//!   reads, including an agent's TCPStore connections. [`Client::read_together`] waits for
+//!   other callers first. Small reads that arrive while others are in flight are sent
+//!   together once those are answered, or after 5 ms.
 //! * **Waits** are re-attached to the next leader with the revision at which
 //!   they were first registered, so that nothing between is missed.
 //! * **Watches** deliver every change once and in order, or end with
@@ -106,8 +108,9 @@
 //!
 //! # Boundaries
 //!
-//! Knows the vocabulary (`holdfast-api`) and nothing else of Holdfast: neither
-//! the state machine nor the store, and nothing of a command line.
+//! Depends on two crates of Holdfast: the vocabulary (`holdfast-api`) and the byte
+//! streams (`holdfast-net`). It knows neither the state machine nor the store, and
+//! nothing of a command line.
 
 mod actor;
 mod backoff;

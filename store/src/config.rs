@@ -279,7 +279,7 @@ impl ServeArgs {
                 .max(1),
             entries_kept: self.entries_kept.or(file.entries_kept).unwrap_or(defaults.entries_kept),
         };
-        consensus.check().map_err(|why| wrong("heartbeat and election times", "", &why))?;
+        consensus.check().map_err(|why| wrong("heartbeat and election timeout", "", &why))?;
         let grace = Duration::from_secs(5);
         Ok(ServeOptions {
             node_id,

@@ -206,7 +206,7 @@ pub async fn run(mut args: DevArgs, access: Access) -> anyhow::Result<()> {
         bail!(wrong);
     }
     if failed {
-        bail!("not every node ran until it was told to stop");
+        bail!("a node ended by itself, or did not stop cleanly; see its lines above");
     }
     Ok(())
 }

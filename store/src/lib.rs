@@ -29,7 +29,7 @@
 //! | [`http`] | everything on the one port |
 //! | [`dial`] | short HTTP conversations with other nodes |
 //! | [`tls`] | certificates: what a node shows and trusts |
-//! | `gauge` | free bytes of the disk and of memory |
+//! | `free_space` | free bytes of the disk and of memory |
 //! | `recurring` | log lines about recurring trouble |
 //!
 //! # Architecture invariants
@@ -38,8 +38,8 @@
 //!   decides all of them. This crate orders, stores, sends and wakes.
 //! * Only `raft` names types of openraft, only `storage` those of RocksDB, and none of
 //!   them reaches the disk or the wire.
-//! * `http` asks `node`, `node` asks `raft`, `raft` stands on `storage`: none knows what is
-//!   above it. What is between nodes (`http::peers`) opens for `raft`.
+//! * `http` uses `node`, `node` uses `raft`, `raft` uses `storage`: none knows the layers
+//!   above it. `http::peers` accepts connections from other nodes and hands them to `raft`.
 //! * A write is acknowledged only after a majority has synced it, also when
 //!   the majority is one node.
 //! * Reads are confirmed by a quorum (ReadIndex). No read relies on a clock or a
@@ -65,7 +65,7 @@ pub mod config;
 pub mod dev;
 pub mod dial;
 pub mod formation;
-mod gauge;
+mod free_space;
 pub mod http;
 pub mod node;
 pub mod offline;

@@ -135,7 +135,7 @@ operations! {
     RevokeToken: "revoke a token" => Everything,
     SeeTokens: "list revoked tokens" => Everything,
     Backup: "make a backup" => Everything,
-    BetweenNodes: "use what is between nodes" => Peer,
+    BetweenNodes: "use the paths between nodes" => Peer,
     Lead: "expire, purge, tick, found and raise the feature level" => Leader,
 }
 

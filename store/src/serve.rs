@@ -18,7 +18,7 @@ pub use self::signals::Signals;
 use self::signals::raise_file_limit;
 use crate::config::{ServeOptions, is_loopback};
 use crate::formation::{self, FormationError, Place, Plan};
-use crate::gauge;
+use crate::free_space;
 use crate::http::metrics::Metrics;
 use crate::http::{self, App, HandedOver, Running, StartedWith};
 use crate::node::effects::Effects;
@@ -134,7 +134,7 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
             return Err(ServeError::Listen { address: options.listen.clone(), why });
         }
     };
-    let gauge = gauge::of(&options.data_dir);
+    let gauge = free_space::of(&options.data_dir);
     let rim = Rim { opened, listener, metrics, gauge, started: Box::new(|_| {}) };
     run_on(&options, rim, &consensus, &mut signals).await
 }
@@ -538,7 +538,7 @@ async fn stop_node(
         () = signals.received() => true,
     };
     if told_again {
-        tracing::warn!("told to stop again; closing the storage at once");
+        tracing::warn!("received a second stop signal; closing the storage at once");
         if tokio::time::timeout(CLOSE_TIME_MAX, log.close()).await.is_err() {
             die();
         }
@@ -551,7 +551,7 @@ async fn stop_node(
 /// acknowledged is on the disk. An orderly end would take the database down
 /// while its writer is still at work.
 fn die() {
-    tracing::error!("the disk does not finish what was written; ending without it");
+    tracing::error!("the disk has not finished the last writes; ending without them");
     if let Err(error) = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL) {
         tracing::error!(%error, "cannot end");
     }

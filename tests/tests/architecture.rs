@@ -166,7 +166,7 @@ const ORDER: &[&str] = &[
     "raft",
     "formation",
     "node",
-    "gauge",
+    "free_space",
     "http",
     "config",
     "offline",
@@ -177,8 +177,8 @@ const ORDER: &[&str] = &[
     "main",
 ];
 
-/// Where a module skips one: what is between nodes opens for consensus, and a backup is written
-/// beside the runtime.
+/// Where a module skips one: `http/peers.rs` hands connections from other nodes to consensus, and a
+/// backup is written beside the runtime.
 const SKIPPED: &[(&str, &str, &[&str])] = &[
     ("http", "raft", &["store/src/http/peers.rs"]),
     ("http", "storage", &["store/src/http/backup.rs"]),

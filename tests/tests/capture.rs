@@ -133,7 +133,7 @@ async fn is_named(torch: &Torch, how: &str, variables: &[(&str, &str)], words: &
     let log = cluster.folder().join(format!("{how}.log"));
     let line = eventually("the program to be named", async || {
         let said = std::fs::read_to_string(&log).unwrap_or_default();
-        said.lines().find(|line| line.contains("passes Holdfast by")).map(str::to_owned)
+        said.lines().find(|line| line.contains("bypasses Holdfast")).map(str::to_owned)
     })
     .await;
     let at = format!("--tcpstore 127.0.0.1:{}", program.port);
@@ -145,11 +145,11 @@ async fn is_named(torch: &Torch, how: &str, variables: &[(&str, &str)], words: &
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_sets_variables_is_named_where_nothing_captures_its_store() {
-    let set = ["has set MASTER_ADDR=localhost", "pip install", "AT"];
+    let set = ["it sets MASTER_ADDR=localhost", "pip install", "AT"];
     is_named(&Torch::newest(), "variables", &[], &set).await;
     let Some(torch) = Torch::with_package() else { return };
     let off = [("HOLDFAST_CAPTURE", "off")];
-    is_named(&torch, "variables", &off, &["has set", "without HOLDFAST_CAPTURE=off"]).await;
+    is_named(&torch, "variables", &off, &["it sets", "without HOLDFAST_CAPTURE=off"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -240,10 +240,10 @@ async fn a_node_that_is_told_twice_to_stop_closes_its_storage_first() {
     node.signal(Signal::SIGTERM);
     node.says("stopping without handing over").await;
     node.signal(Signal::SIGTERM);
-    node.says("told to stop again").await;
+    node.says("received a second stop signal").await;
     let (status, said) = cluster.ended(1).await;
     assert!(status.success(), "it ended with {status}: {said}");
-    let again = said.find("told to stop again").expect("it was waited for");
+    let again = said.find("received a second stop signal").expect("it was waited for");
     assert!(said[again..].contains("stopped"), "the storage was not closed: {said}");
     cluster.restart(1).await;
     let value = keys.get("k", holdfast_tests::soon()).await.expect("a get");

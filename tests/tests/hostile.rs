@@ -269,7 +269,7 @@ async fn others_are_served_beside_deaf_clients(cluster: Cluster) {
     drop(deaf);
 }
 
-/// Asks for a vote in the last term that there can be, past every loyalty.
+/// Asks for a vote in the last term that there can be, past every leader lease.
 fn of_the_last_term(ask: &str) -> Vec<u8> {
     let vote = serde_json::json!({ "term": u64::MAX, "node": 77, "committed": false });
     let last = serde_json::json!({ "term": u64::MAX, "node": 77, "index": u64::MAX });

@@ -138,7 +138,7 @@ fn a_second_store_that_nobody_spoke_of_is_named_on_both_hosts() {
             let log = cluster.folder().join(format!("unspoken-{n}.log"));
             eventually("the host to say it", async || {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
-                let line = said.lines().find(|line| line.contains("passes Holdfast by"))?;
+                let line = said.lines().find(|line| line.contains("bypasses Holdfast"))?;
                 assert!(line.contains(way) && line.contains("MASTER_PORT + 1"), "{line}");
                 assert!(line.contains("--tcpstore 127.0.0.1:"), "{line}");
                 Some(())

@@ -359,7 +359,7 @@ def port_of(descriptor):
 
 
 def mark():
-    """For ``holdfast-agent run``, which looks for programs that pass Holdfast by: this process does not. What it starts may
+    """For ``holdfast-agent run``, which looks for programs that bypass Holdfast: this process does not. What it starts may
     have another Python, so that it says which process it is."""
     os.environ["HOLDFAST_CAPTURE"] = str(os.getpid())
 

@@ -97,8 +97,11 @@ pub enum Error {
         /// When the generation was revoked, and why.
         failure: Box<RoundFailure>,
     },
-    /// Processes at a held round want different things. The call is void.
-    #[error("round {round} cannot close: its processes want different things{}", specs(failure))]
+    /// Processes arrived at a held round with different terms. The call is void.
+    #[error(
+        "round {round} cannot close: its processes arrived with different terms{}",
+        specs(failure)
+    )]
     SpecMismatch {
         /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,

@@ -353,7 +353,7 @@ impl Host {
         if !heartbeats.is_empty()
             && let Err(error) = agent.tell(heartbeats)
         {
-            tracing::warn!(%error, "the agent is not told how the processes are doing");
+            tracing::warn!(%error, "cannot send heartbeats to the agent");
         }
         watched.iter().map(|one| one.heartbeat()).min()
     }

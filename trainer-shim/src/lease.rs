@@ -381,7 +381,7 @@ impl Lease {
             let Scope { job, run } = self.scope();
             let run = run.as_ref().map(Name::as_str).unwrap_or_default();
             tracing::warn!(
-                "the cluster was not told that this host has left run {run} of job {job} for good \
+                "cannot report to the cluster that this host has left run {run} of job {job} for good \
                  ({error}): the run may stay open, and the next agent joins it; end it with \
                  `holdfast --job {job} run end {run}`"
             );

@@ -309,7 +309,7 @@ impl CommunicatorManager {
     async fn give_up(&self, generation: Generation, reason: &str) {
         let told = self.process.revoke(generation, reason, held::soon()).await;
         if let Err(error) = told {
-            tracing::warn!(%error, generation, "the store could not be told that a communicator is of no use");
+            tracing::warn!(%error, generation, "cannot report to the store that a communicator is unusable");
         }
     }
 }

@@ -235,7 +235,7 @@ impl Process {
         let error = Error::TooFewMembers { round: closed.round.clone(), members, members_min };
         let leaving = self.end(Cause::Raised { error: in_short(&error.to_string()) });
         if !matches!(tokio::time::timeout(SETTLE_TIME_MAX, leaving).await, Ok(Ok(()))) {
-            tracing::warn!("{error}; the store could not be told of it");
+            tracing::warn!("{error}; cannot report this to the store");
         }
         Err(error)
     }

@@ -22,7 +22,7 @@ pub enum Fault {
     PowerLossAll,
     /// A process gets no turns, while its kernel answers.
     Pause { leader: bool },
-    /// The leader is paused for less than its voters' loyalty.
+    /// The leader is paused for less than its leader lease, the longest election timeout.
     ShortPause,
     /// The nodes fall into parts.
     Partition,

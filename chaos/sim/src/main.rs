@@ -1,5 +1,9 @@
 //! Whole clusters with their clients and trainers in one thread, from a seed.
 //!
+//! Entry points: [`Simulation::run`] (one seed, in this process) and
+//! [`batch::Batch::run`] (many seeds, each in a process of its own). The binary
+//! `holdfast-sim` is a command line around them.
+//!
 //! | module | holds |
 //! | --- | --- |
 //! | `simulation` | one seed, from the founding to the recovery |
@@ -12,6 +16,15 @@
 //! | `journal` | what happens, line by line |
 //! | `system` | what the operating system answers to a simulated thread |
 //! | `batch` | many seeds, each in a process of its own |
+//!
+//! # Architecture invariants
+//!
+//! * Clocks, random bytes, sockets and disks come from the simulation: the same seed
+//!   writes the same journal, byte for byte.
+//! * The simulated nodes, clients and trainers are the code of the real programs; only
+//!   what is below their seams is replaced.
+//! * The checks read the state of the nodes and their disks, and change nothing.
+//! * An undecided seed is never a pass.
 
 mod batch;
 mod checks;

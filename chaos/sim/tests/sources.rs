@@ -39,7 +39,7 @@ const BANNED: [(&str, &[(&str, &str)]); 9] = [
             ("store/src/access/followed.rs", "only with a file of tokens or keys"),
             ("store/src/tls.rs", "only with files of certificates"),
             ("store/src/dial.rs", "only for names, not for addresses"),
-            ("store/src/gauge.rs", "the machine's own: a simulated node has another gauge"),
+            ("store/src/free_space.rs", "the machine's own: a simulated node has another gauge"),
             ("store/src/raft/runtime.rs", "the library offers it and does not use it here"),
             ("store/src/storage/log.rs", "a disk in memory has no space to reclaim"),
             ("store/src/storage/offload.rs", "not with Offload::Inline"),

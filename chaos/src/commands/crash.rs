@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     for name in &names {
         if Point::named(name).is_none() {
             let known: Vec<&str> = Point::all().map(Point::as_str).collect();
-            bail!("there is no crash point {name:?}; there are {}", known.join(", "));
+            bail!("unknown crash point {name:?}; use one of {}", known.join(", "));
         }
     }
     let times = if arguments.quick { 2 } else { arguments.times as usize };

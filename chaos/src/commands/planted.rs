@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         for name in &arguments.names {
             if !DEFECTS.iter().any(|(known, _)| known == name) {
                 let known: Vec<&str> = DEFECTS.iter().map(|(known, _)| *known).collect();
-                bail!("there is no defect {name:?}; there are {}", known.join(", "));
+                bail!("unknown defect {name:?}; use one of {}", known.join(", "));
             }
         }
         sought.extend(OPEN);

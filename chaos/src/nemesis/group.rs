@@ -80,7 +80,7 @@ impl Group {
             match Nemesis::named(name) {
                 Some(nemesis) => faults.push(nemesis),
                 None => bail!(
-                    "there is no nemesis {name:?}; there are all, none, {}",
+                    "unknown nemesis {name:?}; use all, none or one of {}",
                     Nemesis::ALL.map(Nemesis::as_str).join(", ")
                 ),
             }
@@ -250,7 +250,7 @@ mod tests {
             ("disk-stall+kill-leader", "does not end"),
             ("leader-alone+one-way", "one larger one"),
             ("ring+ring", "it is one fault"),
-            ("kill-leader+kil-all", "there is no nemesis \"kil-all\""),
+            ("kill-leader+kil-all", "unknown nemesis \"kil-all\""),
         ] {
             let error = Group::named(pair).unwrap_err().to_string();
             assert!(error.contains(why), "{pair}: {error}");

@@ -44,7 +44,7 @@ pub enum Nemesis {
     KillFollower,
     /// SIGKILL of all nodes at once; they come back in any order.
     KillAll,
-    /// SIGSTOP of the leader for less than the election time-out.
+    /// SIGSTOP of the leader for less than the election timeout.
     PauseLeaderBriefly,
     /// SIGSTOP of the leader for longer.
     PauseLeader,
@@ -312,8 +312,10 @@ impl Nemesis {
             Nemesis::KillLeader => "SIGKILL of the leader, down for a moment",
             Nemesis::KillFollower => "SIGKILL of a follower, down for a moment",
             Nemesis::KillAll => "SIGKILL of all nodes at once; they come back in any order",
-            Nemesis::PauseLeaderBriefly => "SIGSTOP of the leader for 200 ms, below the time-out",
-            Nemesis::PauseLeader => "SIGSTOP of the leader for 3 s, beyond the time-out",
+            Nemesis::PauseLeaderBriefly => {
+                "SIGSTOP of the leader for 200 ms, below the election timeout"
+            }
+            Nemesis::PauseLeader => "SIGSTOP of the leader for 3 s, beyond the election timeout",
             Nemesis::PauseFollower => "SIGSTOP of a follower for 3 s",
             Nemesis::HandOver => "leadership handed over under load",
             Nemesis::Snapshot => "every node makes a snapshot under load",

@@ -21,7 +21,7 @@ const DOWN: Duration = Duration::from_millis(1_500);
 const DOWN_LEADER_MS: std::ops::Range<u64> = 50..1_000;
 /// All of them: from less to more than a call of a client lasts, 5 s.
 const DOWN_ALL_MS: std::ops::Range<u64> = 1_000..7_000;
-/// Below the shortest election time-out of the defaults, 300 ms.
+/// Below the shortest election timeout of the defaults, 300 ms.
 const PAUSE_BRIEF: Duration = Duration::from_millis(200);
 /// Beyond the longest, 500 ms.
 const PAUSE: Duration = Duration::from_secs(3);

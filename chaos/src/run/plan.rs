@@ -93,7 +93,7 @@ pub fn workloads(list: &[String]) -> anyhow::Result<Vec<Workload>> {
                 bail!("--workload all includes every other one; leave the others out")
             }
             None => bail!(
-                "there is no workload {name:?}; there are all, {}",
+                "unknown workload {name:?}; use all or one of {}",
                 Workload::ALL.map(Workload::as_str).join(", ")
             ),
         }

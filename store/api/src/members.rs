@@ -54,7 +54,7 @@ pub struct MembersChange {
 
 /// Why stretches do not make a list of members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the stretches are empty, overlap, are out of order, or hold more than {MEMBERS_MAX}")]
+#[error("the member ranges are empty, overlap, are out of order, or hold more than {MEMBERS_MAX}")]
 pub struct MembersError;
 
 impl Members {

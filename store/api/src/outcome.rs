@@ -100,7 +100,7 @@ pub enum Refusal {
         what: Option<String>,
     },
     /// The cluster holds as many of something as it may.
-    #[error("the cluster holds as many as it may: {what} is {limit}; {}", more_room(what))]
+    #[error("cluster limit reached: {what} is {limit}; {}", more_room(what))]
     ClusterFull {
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
@@ -198,7 +198,7 @@ pub enum Refusal {
     },
     /// The session has too many unacknowledged answers.
     #[error(
-        "session {session} holds as many answers as it may ({what} {limit}); acknowledge some and retry"
+        "session {session} has reached its limit of kept answers ({what} {limit}); acknowledge some and retry"
     )]
     SessionWindowFull {
         /// Id of the session.
@@ -233,7 +233,7 @@ pub enum Refusal {
         at: LogTime,
     },
     /// A run holds as many processes, rounds or bytes of payloads as it may.
-    #[error("run {run} of job {job} holds as many as it may: {what} is {limit}")]
+    #[error("limit reached in run {run} of job {job}: {what} is {limit}")]
     RunFull {
         /// Name of the job.
         job: Name,

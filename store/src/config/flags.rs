@@ -92,10 +92,12 @@ pub struct ServeArgs {
     /// Send heartbeats this often as the leader [default: 50ms]
     #[arg(long, env = "HOLDFAST_HEARTBEAT", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub heartbeat: Option<Duration>,
-    /// Stand for election after a silence of at least this [default: 300ms]
+    /// Set the shortest election timeout: a node stands for election when its leader has been
+    /// silent for this long, up to --election-max [default: 300ms]
     #[arg(long, env = "HOLDFAST_ELECTION_MIN", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) election_min: Option<Duration>,
-    /// Stand for election after a silence of at most this [default: 500ms]
+    /// Set the longest election timeout, for which voters keep to a silent leader
+    /// [default: 500ms]
     #[arg(long, env = "HOLDFAST_ELECTION_MAX", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) election_max: Option<Duration>,
     /// Make a snapshot after this many log entries (up to two thirds more, so that nodes take

@@ -74,7 +74,8 @@ pub(crate) async fn backup(
 ) -> Result<Response, Failure> {
     let node = app.node()?;
     let Ok(place) = app.inner.backups.clone().try_acquire_owned() else {
-        let message = "this node makes as many backups as it may; ask another node, or retry";
+        let message =
+            "this node has reached its limit of backups at a time; ask another node, or retry";
         return Err(Problem::overloaded(message).into());
     };
     let until = Instant::now() + CATCH_UP_TIME_MAX;
@@ -107,7 +108,7 @@ pub(crate) async fn backup(
     let out = Pieces { give, piece: Vec::new(), runtime, begun, piece_begun: begun };
     let making = move || {
         if let Err(error) = make(&header, &machine, out, place) {
-            tracing::warn!(%error, "a backup was not taken to its end");
+            tracing::warn!(%error, "a backup was not completed");
         }
     };
     app.inner.tasks.spawn(async move { drop(Offload::Threads.run_slowly(making).await) });

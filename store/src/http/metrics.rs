@@ -114,7 +114,7 @@ impl Metrics {
         let reads = Counter::default();
         registry.register(
             "server_reads",
-            "Questions that this node's clients asked",
+            "Reads that clients have sent to this node, refused ones included",
             reads.clone(),
         );
         let fsync_seconds = fsync_histogram();
@@ -143,7 +143,7 @@ impl Metrics {
         }
     }
 
-    /// A client sent a request.
+    /// A client sent a read.
     pub fn asked(&self) {
         self.reads.inc();
     }

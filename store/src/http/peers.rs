@@ -151,7 +151,7 @@ fn note_verdict(app: &App, theirs: &PeerHello, error: Option<&PeerError>) {
     match error {
         None => {
             if let Some(lasted) = refused.over(&node, now) {
-                tracing::info!(node, ?lasted, "another node is refused no more");
+                tracing::info!(node, ?lasted, "another node is accepted again");
             }
         }
         Some(error) if refused.met(&node, error, now) => match error {

@@ -128,7 +128,7 @@ fn title_of(code: Code) -> &'static str {
         Code::Regroup => "Somebody waits in an advance",
         Code::Over => "The job is over",
         Code::Revoked => "The generation was revoked",
-        Code::SpecMismatch => "The processes want different things",
+        Code::SpecMismatch => "The processes arrived with different terms",
         Code::Internal => "A defect of Holdfast",
     }
 }

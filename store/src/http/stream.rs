@@ -354,7 +354,7 @@ impl Connection {
         let patience = patience + Duration::from_millis(u64::from(cost) / 64);
         // Polled first: a request that finds room at once goes on, even when late.
         tokio::time::timeout_at(patience, taking).await.unwrap_or_else(|_| {
-            let message = "this node has as many requests under way as it may; retry";
+            let message = "this node has reached its limit of requests in flight; retry";
             Err(Problem::overloaded(message))
         })
     }

@@ -6,8 +6,8 @@
 //! and so is its port. A follower that sees either asks the other voters whether
 //! they see it, too, and stands for election when most do. One that alone has
 //! lost the leader, by its network or firewall, changes nothing. The port of a
-//! process that is only paused answers: the voters stay loyal to it for their
-//! whole time.
+//! process that is only paused answers: the voters keep to it until its leader
+//! lease ends.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl Node {
                     continue;
                 }
                 Follows::Nobody { term, candidate } => {
-                    let is_due = search.is_due((term, candidate), consensus.loyalty());
+                    let is_due = search.is_due((term, candidate), consensus.leader_lease());
                     if is_due && self.turn(self.id()).is_some() {
                         consensus.stand().await;
                     }
@@ -73,7 +73,7 @@ impl Node {
                 continue;
             }
             let Some(turn) = self.turn(leader) else { continue };
-            if silent >= consensus.loyalty() + turn {
+            if silent >= consensus.leader_lease() + turn {
                 consensus.stand().await;
             }
             let lost = consensus.has_lost(leader, term).await;

@@ -140,7 +140,9 @@ fn read(args: &RestoreArgs) -> anyhow::Result<(BackupHeader, Machine)> {
     let limits =
         [(machine.greatest_number(), NUMBER_MAX), (machine.greatest_run_number(), RUN_NUMBER_MAX)];
     if let Some((number, _)) = limits.iter().find(|(number, limit)| number > limit) {
-        bail!("{named} holds the number {number}, which no cluster reaches; nothing was changed");
+        bail!(
+            "{named} is not a valid backup: {number} exceeds the largest possible number; nothing was changed"
+        );
     }
     Ok((header, machine))
 }

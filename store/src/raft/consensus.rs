@@ -27,7 +27,7 @@ use crate::storage::SnapshotStore;
 /// How often to check whether consensus has stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Silence, in longest election times, after which a leader is no longer
+/// Silence, in longest election timeouts, after which a leader is no longer
 /// followed.
 const FOLLOWS: u32 = 3;
 
@@ -42,9 +42,9 @@ const GONE_TIME_MAX: Duration = Duration::from_millis(200);
 pub struct ConsensusOptions {
     /// Pause between a leader's heartbeats.
     pub heartbeat: Duration,
-    /// Shortest silence after which a node stands for election.
+    /// Shortest election timeout: silence of the leader after which a node stands for election.
     pub election_min: Duration,
-    /// Longest such silence; also how long voters stay loyal to a leader.
+    /// Longest election timeout; also the leader lease, for which voters keep to a silent leader.
     pub election_max: Duration,
     /// Entries after which a snapshot is made: at least this many, and up to two
     /// thirds more, varying by node.
@@ -72,7 +72,7 @@ impl ConsensusOptions {
         let (heartbeat, min, max) = (self.heartbeat, self.election_min, self.election_max);
         if heartbeat < shortest || heartbeat * 2 > min || min + shortest > max {
             return Err(format!(
-                "heartbeat {:?} and election {:?} to {:?} do not fit: the shortest election time must be at least two heartbeats, and below the longest",
+                "heartbeat {:?} and election timeout {:?} to {:?} do not fit: --election-min must be at least two heartbeats, and --election-max at least 1 ms more",
                 self.heartbeat, self.election_min, self.election_max
             ));
         }
@@ -486,8 +486,8 @@ impl Consensus {
         self.silence
     }
 
-    /// Silence of a leader after which voters are free to elect another.
-    pub fn loyalty(&self) -> Duration {
+    /// The leader lease: silence of a leader after which voters are free to elect another.
+    pub fn leader_lease(&self) -> Duration {
         self.election_max
     }
 
@@ -528,8 +528,8 @@ impl Consensus {
         true
     }
 
-    /// Stands for election if most voters say that they would follow; a voter still
-    /// loyal to a leader does not.
+    /// Stands for election if most voters say that they would follow; a voter whose
+    /// leader lease has not expired does not.
     pub(crate) async fn stand(&self) {
         if let Err(error) = self.raft.trigger().elect(true).await {
             tracing::warn!(%error, "cannot stand for election");

@@ -176,7 +176,7 @@ impl Consensus {
             }
             Err(why) => {
                 if self.troubles.met("snapshot", &why) {
-                    tracing::warn!(%why, "a snapshot from the leader was not taken");
+                    tracing::warn!(%why, "cannot install a snapshot from the leader");
                 }
                 SnapshotTaken::Failed(why)
             }

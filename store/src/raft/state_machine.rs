@@ -364,7 +364,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let file = match self.snapshots.offload().run_slowly(write).await? {
             // This loses nothing: the log that it would have covered is kept.
             Err(error @ StorageError::Full { .. }) => {
-                tracing::warn!(%error, "no snapshot is made; the one before and the log are kept");
+                tracing::warn!(%error, "cannot make a snapshot; the previous one and the log are kept");
                 let nothing = AppliedState::default();
                 let none =
                     || self.snapshots.draft(&nothing.meta(), |out| nothing.machine.encode(out));

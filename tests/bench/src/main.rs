@@ -8,6 +8,9 @@
 //! PyTorch's own TCPStore server, Redis or etcd where they are installed, or
 //! the same cluster without the burden in question.
 //!
+//! Entry point: each module of [`measure`] is one measurement; `--list` names them, and
+//! `--only NAME` runs one.
+//!
 //! | module | holds |
 //! | --- | --- |
 //! | [`arguments`] | the command line, and how much effort it asks for |

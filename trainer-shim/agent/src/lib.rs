@@ -3,9 +3,11 @@
 //!
 //! A PyTorch process connects its TCPStore client once, never again, and dies
 //! of a broken connection. So its connection ends at the agent, which never has to
-//! break it, and the agent's own client follows the leader from node to node. An unmodified program needs two environment
-//! variables to use it, `MASTER_ADDR` and `MASTER_PORT`, and a third,
-//! `TORCHELASTIC_USE_AGENT_STORE`, to start no store of its own.
+//! break it, and the agent's own client follows the leader from node to node. An
+//! unmodified program needs three environment variables: `MASTER_ADDR` and
+//! `MASTER_PORT` lead it to the agent, and with `TORCHELASTIC_USE_AGENT_STORE` it
+//! starts no store of its own. Before torch 2.7 it needs a fourth,
+//! `TORCHELASTIC_RESTART_COUNT`.
 //!
 //! A program that uses the library ([`holdfast_trainer_shim`]) is attached to
 //! the agent over its control socket: its death is reported to the others in a
@@ -42,11 +44,14 @@
 //!   keeps each connection's order, and asks the store.
 //! * The agent keeps no state of its own: a new agent of the same run serves the
 //!   same keys. Under `run`, and with `serve --keeper`, a
-//!   keeper holds its connections; else they are lost. Processes that joined with the library end with it.
+//!   keeper holds its connections; else they are lost. Processes that joined with the
+//!   library end with it.
 //! * While the store has a leader no connection is dropped; a change of leaders
 //!   drops none either. The log has the reason of every connection that is closed.
-//! * Codecs and connection order are free of I/O, clocks and tasks; trainers'
-//!   sockets are in `door/*/serve.rs` and `door/*/socket.rs` alone.
+//! * Codecs and connection order are free of I/O, clocks and tasks. These modules use
+//!   trainers' sockets: in `door/tcpstore` `serve`, `socket`, `socket/restored` and
+//!   `visibility`; in `door/process` `serve`, `connection` and `writing`; and
+//!   `keeper/recorder`. `control/server` accepts programs with the library.
 //! * Every buffer, queue and count has a bound with a name
 //!   ([`door::tcpstore::Limits`]), and no client can cost another its service.
 //! * Reports for operators are gathered beside the work: a trainer's operation

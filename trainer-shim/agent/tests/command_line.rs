@@ -194,7 +194,7 @@ fn a_command_that_leads_past_the_agent_is_not_started_and_the_right_one_is_shown
     // Allowed, it fails later: no store answers.
     let bypass = ["run", "--store", NO_STORE, "--connect-deadline", "200ms", "--allow-bypass"];
     let output = agent(&[&bypass[..], &["--", &torchrun, "--standalone", "train.py"]].concat());
-    assert_fails(&output, 125, &["allowed to lead past Holdfast", "--standalone", NO_STORE]);
+    assert_fails(&output, 125, &["allowed to bypass Holdfast", "--standalone", NO_STORE]);
 }
 
 #[test]

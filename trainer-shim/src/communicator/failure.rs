@@ -18,7 +18,10 @@ pub enum Failure {
         reason: String,
     },
     /// Another member has gone on to the next generation.
-    #[error("another member waits for the next generation: what is called here cannot end")]
+    #[error(
+        "the operation cannot complete: another member has moved on to the next generation; \
+         quiesce, and build the next generation"
+    )]
     LeftAlone,
     /// This process's own introduction is not what others expect.
     #[error("refused by {by}: {refusal}")]

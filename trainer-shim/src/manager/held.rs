@@ -365,7 +365,7 @@ impl Busy {
                 Err(error) => {
                     tracing::warn!(
                         %error, %failure, generation = stopper.generation,
-                        "the store could not be told that a communicator has failed"
+                        "cannot report to the store that a communicator has failed"
                     );
                     Next::Over(Why::Failed(failure.clone()))
                 }

@@ -153,7 +153,7 @@ thread_local! {
 pub(super) fn observe(name: &str, passed: impl Fn() + 'static) -> Result<(), String> {
     let point = Point::named(name).ok_or_else(|| {
         let known: Vec<&str> = Point::all().map(Point::as_str).collect();
-        format!("there is no crash point {name:?}; there are {}", known.join(", "))
+        format!("unknown crash point {name:?}; use one of {}", known.join(", "))
     })?;
     OBSERVED.set(Some((point, Rc::new(passed))));
     Ok(())

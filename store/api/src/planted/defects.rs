@@ -131,6 +131,6 @@ fn named(name: &str) -> Result<Defect, String> {
     let found = DEFECTS.iter().find(|(known, _)| *known == name);
     found.map(|(_, defect)| *defect).ok_or_else(|| {
         let known: Vec<&str> = DEFECTS.iter().map(|(known, _)| *known).collect();
-        format!("there is no defect {name:?}; there are {}", known.join(", "))
+        format!("unknown defect {name:?}; use one of {}", known.join(", "))
     })
 }

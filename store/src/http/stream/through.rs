@@ -39,7 +39,7 @@ pub(crate) async fn open(
         Some(_) | None => return problem::respond(Problem::not_leader(None)),
     };
     let Ok(second) = app.inner.through_room.clone().try_acquire_owned() else {
-        let message = "this node passes on as many streams as it may; retry";
+        let message = "this node has reached its limit of forwarded streams; retry";
         return problem::respond(Problem::overloaded(message));
     };
     let headers = node.access().headers_for(&caller);

@@ -60,7 +60,7 @@ pub enum Error {
     /// The programs of the host have too many stores of their own.
     #[error(
         "the programs of this host use {STORE_PORTS_MAX} ports for stores of their own already, \
-         which is as many as there may be; close stores that are not used"
+         which is the limit; close stores that are not used"
     )]
     TooManyStores,
     /// A port that other hosts reach was to be added to one that they do not.

@@ -41,19 +41,16 @@ impl Kept {
         let connections: usize = ports.iter().map(|port| port.connections.len()).sum();
         match (&same, &other) {
             (Some(state), _) => {
-                info!(
-                    "going on in the place of the agent before: run {}, {connections} connections",
-                    state.run
-                );
+                info!("replaced the previous agent: run {}, {connections} connections", state.run);
             }
             (None, Some(state)) if state.has_programs => warn!(
-                "programs had joined the agent before with the library: they end with it, \
+                "programs had joined the previous agent with the library: they end with it, \
                  and so do the connections of this host"
             ),
             // The agent before was not ready yet: one with connections had written something.
             (None, None) if is_whole && connections == 0 => {}
             (None, _) => warn!(
-                "what the agent before has written down cannot be read: this one starts anew, and \
+                "the records of the previous agent cannot be read: this one starts without them, and \
                  connections are closed"
             ),
         }

@@ -103,7 +103,7 @@ async fn join(
         }
         if waited < ASK_AGAIN_INTERVAL {
             info!(
-                "job {job} is in use: {held}; looking whether they are still there, for {} s at most",
+                "job {job} is in use: {held}; checking for {} s at most whether they are still there",
                 patience.as_secs()
             );
         }
@@ -139,10 +139,10 @@ async fn join_after_killed(
         }
         if before.replace(held.clone()).is_none() {
             info!(
-                "the agent of this job that was here before was killed; looking whether others still \
-                 hold its run {}, for {} s at most",
-                held.run,
-                patience.as_secs()
+                "the previous agent of this job on this host was killed; checking for {} s at most \
+                 whether others still hold its run {}",
+                patience.as_secs(),
+                held.run
             );
         }
         sleep(ASK_AGAIN_INTERVAL).await;
@@ -186,7 +186,7 @@ async fn again(
         {
             warn!(
                 %error,
-                "the lease of the agent before was not given back; run {run} of job {job} stays \
+                "the lease of the previous agent was not revoked; run {run} of job {job} stays \
                  held until it expires"
             );
         }

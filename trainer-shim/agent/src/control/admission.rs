@@ -40,7 +40,7 @@ impl Admission {
         let mut present = self.present.lock();
         if present.all >= CONNECTIONS_MAX {
             return Err(format!(
-                "the agent has {CONNECTIONS_MAX} connections already, which is as many as it may; \
+                "the agent has {CONNECTIONS_MAX} connections already, which is its limit; \
                  end programs of this host that hold some without need (`ss -xp` shows them)"
             ));
         }
@@ -48,7 +48,7 @@ impl Admission {
             let held = present.of.entry(pid).or_default();
             if *held >= CONNECTIONS_OF_ONE_MAX {
                 return Err(format!(
-                    "process {pid} holds {held} connections already, which is as many as one may; \
+                    "process {pid} holds {held} connections already, which is the limit of one; \
                      one connection serves many processes: attach once, and join as often as needed"
                 ));
             }

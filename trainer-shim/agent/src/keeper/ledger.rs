@@ -195,7 +195,7 @@ impl Ledger for SessionLedger {
             error!(%error, "the memory of this agent's keeper cannot be written");
         }
         if let (Err(error), false) = (done, was_broken) {
-            error!(%error, "the session cannot be written down: until it can, an agent that follows this one closes the connections of this host; free some memory");
+            error!(%error, "cannot record the session: while this lasts, a replacement agent closes the connections of this host; free memory on this host");
         }
     }
 }

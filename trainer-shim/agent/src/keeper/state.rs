@@ -121,7 +121,7 @@ impl Notes {
             if journal.is_believed() { Ok(()) } else { journal.believe(true) }
         });
         if let Err(error) = written {
-            error!(%error, "the agent's state cannot be written down; one that follows it starts anew");
+            error!(%error, "cannot record the agent's state: a replacement agent would start without it; free memory on this host");
         }
     }
 }

@@ -39,7 +39,7 @@ pub enum Error {
     },
     /// One program has too many stores open.
     #[error(
-        "process {pid} has {OF_ONE_MAX} stores open already, which is as many as one program may; \
+        "process {pid} has {OF_ONE_MAX} stores open already, which is the limit of one program; \
          close those that it does not use"
     )]
     TooManyOfOne {

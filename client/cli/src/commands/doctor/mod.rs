@@ -34,7 +34,7 @@ pub(crate) async fn run(context: &Context, python: Option<PathBuf>) -> Result<()
     match examination.failed() {
         0 => Ok(()),
         failed => {
-            let message = format!("{failed} checks failed; what to do stands beside each");
+            let message = format!("{failed} checks failed; see FOUND for the fix of each");
             Err(Failure::refused(Problem::refused(Code::Unavailable, message)))
         }
     }

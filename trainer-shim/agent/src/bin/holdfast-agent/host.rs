@@ -183,7 +183,7 @@ async fn open(
     };
     let alive = alive?.ok_or_else(|| {
         anyhow!(
-            "the agent of this run that was here before has not ended for {FORMER_TIME_MAX:?}: \
+            "the previous agent of this run has not ended within {FORMER_TIME_MAX:?}: \
              end it with `kill -9 $(cat {})`",
             place.participant_lock().display()
         )

@@ -22,7 +22,7 @@ pub fn beside_masters(told: &[SocketAddr]) -> Vec<SocketAddr> {
     if let Err(error) = Bound::take(SocketAddr::from((Ipv6Addr::LOCALHOST, 0))) {
         warn!(
             "this host has no IPv6 loopback ({error}): a program that opens a TCPStore at one of \
-             the ports behind the first with is_master=True finds it in use"
+             the ports after the first with is_master=True finds it in use"
         );
         return told.to_vec();
     }

@@ -210,7 +210,7 @@ impl LeaseHolder {
         let ends = exited.into_iter().map(end).collect();
         let command = Command::Process(ProcessCommand::End { lease: self.lease.id(), ends });
         if let Err(error) = self.lease.client().propose(command, Deadline::after(within)).await {
-            warn!(%error, "the cluster was not told which processes have exited");
+            warn!(%error, "cannot report to the cluster which processes have exited");
         }
     }
 
@@ -386,9 +386,9 @@ async fn report_some_exits(lease: &Lease, participants: &[Participant]) {
     let command = Command::Round(RoundCommand::Release { scope, releases, why });
     while let Err(error) = lease.client().propose(command.clone(), Deadline::never()).await {
         if !error.is_retryable() && error.code() != Code::SessionExpired {
-            return warn!(%error, "the cluster does not take an exit");
+            return warn!(%error, "the cluster refused the report of an exit");
         }
-        warn!(%error, "the cluster was not told of exits; trying on");
+        warn!(%error, "cannot report exits to the cluster; trying again");
         tokio::time::sleep(DEATHS_PAUSE).await;
     }
 }
@@ -409,9 +409,11 @@ async fn tell_deaths(lease: Lease, mut dead: mpsc::UnboundedReceiver<Death>) {
         let telling = async {
             loop {
                 match lease.client().propose(command.clone(), Deadline::never()).await {
-                    Ok(_) => return info!("told the cluster that {count} processes are gone"),
+                    Ok(_) => {
+                        return info!("reported to the cluster that {count} processes are gone");
+                    }
                     Err(error) => warn!(
-                        %error, "the cluster was not told that {count} processes are gone; trying on"
+                        %error, "cannot report to the cluster that {count} processes are gone; trying again"
                     ),
                 }
                 tokio::time::sleep(DEATHS_PAUSE).await;

@@ -67,7 +67,7 @@ impl Outbox {
             Ok(frame) => {
                 let before = self.queued.fetch_add(frame.len(), Ordering::Relaxed);
                 if before + frame.len() > QUEUED_BYTES_MAX {
-                    warn!("a program has not read {before} bytes that wait for it: it is cut off");
+                    warn!("a program left {before} bytes unread: closing its connection");
                     self.cut.cancel();
                 } else {
                     // A program with a broken socket reads nothing.
@@ -75,7 +75,7 @@ impl Outbox {
                 }
             }
             Err(error) => {
-                warn!(%error, "a program cannot be told: it is cut off");
+                warn!(%error, "cannot encode a message to a program: closing its connection");
                 self.cut.cancel();
             }
         }

@@ -160,7 +160,7 @@ impl Door {
         }
         let place = programs.clone().try_acquire_owned().map_err(|_| {
             format!(
-                "it serves {PROGRAMS_MAX} programs already, which is as many as it may; one program \
+                "it serves {PROGRAMS_MAX} programs already, which is its limit; one program \
                  can hold many processes on one connection, and `holdfast --job {} agent list` \
                  shows which are here",
                 scope.job

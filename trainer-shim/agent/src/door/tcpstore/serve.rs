@@ -326,7 +326,7 @@ impl Reopened {
 
 fn usable<T>(of_before: anyhow::Result<T>) -> Option<T> {
     let of_before = of_before.inspect_err(|error| {
-        warn!(%error, "a connection of the agent before is closed: what there is of it cannot be used");
+        warn!(%error, "closed a connection of the previous agent: its record cannot be used");
     });
     of_before.ok()
 }

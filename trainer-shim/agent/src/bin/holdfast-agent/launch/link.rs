@@ -162,9 +162,9 @@ impl Start {
                     let _ = connection.tell(&Request::Leave { done: false, ended: None }).await;
                 }
                 bail!(
-                    "the agent that follows could not read what the one before had written down, and \
-                     has begun anew: ranks that connected to it would miss the keys of their run; end \
-                     the command and start it again"
+                    "the replacement agent could not read the connections recorded by the previous agent, \
+                     and started without them; its ranks would not find the keys of their run; stop the \
+                     command and start it again"
                 )
             }
             let asking =

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`torchrun`] | torchrun in a command, and what in it leads past the agent |
+//! | [`torchrun`] | torchrun in a command, and what in it bypasses the agent |
 //! | [`torch_version`] | which torch a command would use |
 //! | [`link`] | the agent of a command: attached to, or started |
 //! | [`membership`] | whether a command is a launch by itself, or which part of one |
@@ -207,8 +207,8 @@ async fn leave(link: Link, signals: &mut Signals, done: bool, ended: Option<Comm
     // Signals that ended the command do not end this process, too.
     signals.forget();
     info!(
-        "the command has ended; waiting up to {} s for the agent to tell the store so; Ctrl-C or \
-         SIGTERM ends the wait",
+        "the command has ended; waiting up to {} s for the agent to report it to the store; Ctrl-C \
+         or SIGTERM ends the wait",
         (LEAVE_TIME_MAX - LEAVE_NOTICE_AFTER).as_secs()
     );
     loop {

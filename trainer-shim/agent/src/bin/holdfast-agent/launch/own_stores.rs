@@ -1,4 +1,4 @@
-//! Programs that use a store of their own, past the agent: found while they run,
+//! Programs that bypass the agent with a store of their own: found while they run,
 //! and reported at once, since such a job often hangs until its time limit.
 //!
 //! A Python that has Holdfast's wheel puts those stores on Holdfast, and sets a variable for that:
@@ -64,7 +64,7 @@ struct Facts {
     searches: bool,
 }
 
-/// How a program passes the agent by.
+/// How a program bypasses the agent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Bypass {
     /// Its variables name another store; it has set them itself, or was started so.
@@ -147,7 +147,7 @@ impl Seen {
     }
 }
 
-/// How this program passes the agent by, if it does.
+/// How this program bypasses the agent, if it does.
 fn bypass(facts: &Facts, id: u32, watched: &Watched, ports: &[u16]) -> Option<Bypass> {
     let elsewhere = facts.control != watched.control.to_string_lossy();
     if elsewhere || facts.capture == id.to_string() {
@@ -178,51 +178,53 @@ fn said(process: &Process, bypass: &Bypass, capture: &str, watched: &Watched) ->
         "install Holdfast's wheel into its Python (`pip install ./trainer-shim/python`), which puts \
          such stores on Holdfast, and start it again"
     };
-    let instead = match bypass {
+    let mut fixes = vec![wheel.to_owned()];
+    match bypass {
         Bypass::Named { address, port, started_so } => {
-            let variables = if *started_so {
+            fixes.push(if *started_so {
                 format!(
-                    "give it MASTER_ADDR and MASTER_PORT as `run` has set them, {}",
+                    "start it with MASTER_ADDR and MASTER_PORT as `run` sets them, {}",
                     watched.ours
                 )
             } else {
-                "leave out the lines in which it sets MASTER_ADDR and MASTER_PORT".to_owned()
-            };
+                "remove the lines that set MASTER_ADDR and MASTER_PORT".to_owned()
+            });
             let port: Option<u16> = port.parse().ok();
             let local = address == "localhost" || address == "127.0.0.1";
-            match port.filter(|port| local && *port > 0) {
-                Some(port) => {
-                    let line = remedy::at(&format!("127.0.0.1:{port}"), watched.words);
-                    format!("or {variables}; or, if it meets there only once: {line}")
-                }
-                None => format!("or {variables}"),
+            if let Some(port) = port.filter(|port| local && *port > 0) {
+                let line = remedy::at(&format!("127.0.0.1:{port}"), watched.words);
+                fixes.push(format!("if it forms its process group only once, run: {line}"));
             }
         }
         Bypass::Serves | Bypass::Searches => {
+            fixes.push(
+                "use the store of init_process_group(init_method=\"env://\"), with MASTER_ADDR and \
+                 MASTER_PORT as `run` sets them"
+                    .to_owned(),
+            );
             let first = watched.ours.port();
             let both = format!("127.0.0.1:{first}-{}", first.saturating_add(1));
-            format!(
-                "or use the store of init_process_group(init_method=\"env://\"), with MASTER_ADDR and \
-                 MASTER_PORT as `run` has set them; or, if its port is MASTER_PORT + 1, on every host: {}",
-                remedy::at(&both, watched.words)
-            )
+            let line = remedy::at(&both, watched.words);
+            fixes.push(format!("if its port is MASTER_PORT + 1, run on every host: {line}"));
         }
-    };
-    format!("{} passes Holdfast by: it {bypass}; {wheel}; {instead}", bypass::named(process))
+    }
+    let fixes = fixes.iter().zip(1..).map(|(fix, n)| format!("({n}) {fix}"));
+    let fixes = fixes.collect::<Vec<_>>().join("; ");
+    format!("{} bypasses Holdfast: it {bypass}. Fix, one of: {fixes}", bypass::named(process))
 }
 
 impl fmt::Display for Bypass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Bypass::Named { address, port, started_so } => {
-                let how = if *started_so { "was started with" } else { "has set" };
+                let how = if *started_so { "was started with" } else { "sets" };
                 let address = bypass::shown(&format!("MASTER_ADDR={address} MASTER_PORT={port}"));
-                write!(f, "{how} {address}, where the agent does not serve")
+                write!(f, "{how} {address}, and the agent does not listen there")
             }
             Bypass::Serves => f.write_str("serves a TCPStore itself (is_master=True)"),
             Bypass::Searches => f.write_str(
-                "waits in PyTorch for a store that it named itself, as init_method=\"tcp://…\" or \
-                 TCPStore(host, port) do, and that does not answer",
+                "waits in PyTorch for a store at an address of its own (init_method=\"tcp://…\" or \
+                 TCPStore(host, port)), and nothing answers there",
             ),
         }
     }
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_names_another_store_passes_the_agent_by() {
+    fn a_program_that_names_another_store_bypasses_the_agent() {
         for (address, port) in
             [("127.0.0.1", "29500"), ("localhost", "29500"), ("localhost", "20001"), ("", "")]
         {
@@ -297,7 +299,7 @@ mod tests {
         let line = said(&process, &named, "", &watched());
         for part in [
             "process 77 (python ddp.py)",
-            "has set MASTER_ADDR=localhost MASTER_PORT=12355",
+            "bypasses Holdfast: it sets MASTER_ADDR=localhost MASTER_PORT=12355",
             "pip install",
             "--tcpstore 127.0.0.1:12355",
         ] {

@@ -91,7 +91,7 @@ pub async fn judge(
             return Err(Refusal::Contradicts { contradiction, before });
         }
         for reason in &contradiction.reasons {
-            warn!("allowed to lead past Holdfast: {reason}");
+            warn!("allowed to bypass Holdfast: {reason}");
         }
     }
     match found {

@@ -40,7 +40,9 @@ pub(super) enum Closed {
     Unknown(#[from] Unknown),
     #[error(transparent)]
     Over(#[from] BeingCollected),
-    #[error("what happens on it cannot be written down for an agent that follows: {0}")]
+    #[error(
+        "cannot record this connection for a replacement agent: {0}; free memory on this host, and start the rank again"
+    )]
     Unrecorded(#[from] io::Error),
 }
 
