@@ -132,7 +132,7 @@ impl Namespace {
 
     /// A key of the store as this namespace's clients know it; `None` for a key
     /// of another namespace.
-    pub(crate) fn from_store(&self, key: Blob) -> Option<Blob> {
+    pub(crate) fn without_prefix(&self, key: Blob) -> Option<Blob> {
         if !self.is_plain() {
             let prefix = self.prefix();
             return key.as_bytes().strip_prefix(prefix.as_bytes()).map(|rest| rest.to_vec().into());
@@ -180,7 +180,7 @@ mod tests {
                 let stored = namespace.to_store(key.into());
                 for other in all() {
                     let expected = (other == namespace).then(|| Blob::from(key));
-                    assert_eq!(other.from_store(stored.clone()), expected, "{other}: {stored:?}");
+                    assert_eq!(other.without_prefix(stored.clone()), expected, "{other}: {stored:?}");
                 }
             }
         }

@@ -187,7 +187,7 @@ impl Operation {
                 ReadOutcome::Page { entries, next },
                 Pending::Listing { keys, bytes },
             ) => {
-                let own = |entry: KeyEntry| mapping.namespace.from_store(entry.key);
+                let own = |entry: KeyEntry| mapping.namespace.without_prefix(entry.key);
                 for key in entries.into_iter().filter_map(own) {
                     *bytes += key.len() + size_of::<u64>();
                     keys.push(key);
