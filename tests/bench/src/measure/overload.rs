@@ -16,7 +16,7 @@ use crate::report::{Aim, Section, number, spread};
 use crate::samples::{Samples, median, ms};
 
 /// Puts in flight, of which the best is looked for.
-const LEVELS: [usize; 4] = [64, 128, 256, 512];
+const LEVELS: [usize; 5] = [64, 128, 256, 512, 1024];
 /// How much more than the best the cluster gets.
 const OVERLOAD: usize = 3;
 /// Connections that share them.
