@@ -169,6 +169,35 @@ async fn a_key_that_comes_and_goes_while_no_agent_is_there_ends_the_wait_for_it(
     command.end(0).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_consumer_has_taken_ends_no_wait_when_the_agent_is_replaced() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "queue", &["--job", "queue", "--run", "r"]).await;
+    let mut first = TcpStore::connect(&command.address).await;
+    let mut second = TcpStore::connect(&command.address).await;
+    for (store, n) in [(&mut first, 1), (&mut second, 2)] {
+        store.start_wait(&["q"]).await;
+        assert_eq!(store.add("waiting", 1).await, n);
+    }
+    // A push is for the one that has waited longest.
+    let mut pusher = TcpStore::connect(&command.address).await;
+    pusher.send(op::QUEUE_PUSH, &[&key("q"), &text(b"x")]).await;
+    assert_eq!(first.byte("a WAIT").await, 0);
+    first.send(op::QUEUE_POP, &[&key("q")]).await;
+    assert_eq!(first.integer("a QUEUE_POP").await, 1);
+    assert_eq!(first.bytes("what was pushed").await, b"x");
+    let process = process_at(&command.control).await;
+    signal(process, Signal::SIGKILL);
+    next_process(&command.control, process).await;
+    // Its WAIT would be answered before this.
+    for n in 3..=5 {
+        assert_eq!(second.add("waiting", 1).await, n);
+    }
+    pusher.send(op::QUEUE_PUSH, &[&key("q"), &text(b"y")]).await;
+    assert_eq!(second.byte("a WAIT").await, 0);
+    command.end(0).await;
+}
+
 /// Prints its agent's control socket, and becomes the command.
 const SAYS_CONTROL: [&str; 4] =
     ["sh", "-c", "echo control $HOLDFAST_CONTROL.; exec \"$@\"", "says-control"];

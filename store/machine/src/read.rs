@@ -38,14 +38,16 @@ impl Machine {
     }
 
     /// Whether a condition is true now, or was made true by a change after
-    /// `since` that the history still has.
+    /// `since` that the history still has. A push does not count by itself: it is for
+    /// one consumer, and what another one has taken since wakes nobody.
     pub fn met(&self, run: &RunKey, condition: &Condition, since: Option<Revision>) -> bool {
         let Condition { key, until } = condition;
         let now = self.jobs.run(run).is_some_and(|run| match until {
             Until::Exists => exists(run, key),
             Until::AtLeast(least) => run.keys.get(key).is_some_and(|s| reaches(&s.value, *least)),
         });
-        let then = |kind: &ChangeKind| releases(*until, kind);
+        let then =
+            |kind: &ChangeKind| !matches!(kind, ChangeKind::Push { .. }) && releases(*until, kind);
         // A run opened by a write and the write itself share their revision.
         let belongs_from = self.opened(run);
         let heard = |since: Revision| {
