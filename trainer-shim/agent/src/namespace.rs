@@ -180,7 +180,11 @@ mod tests {
                 let stored = namespace.to_store(key.into());
                 for other in all() {
                     let expected = (other == namespace).then(|| Blob::from(key));
-                    assert_eq!(other.without_prefix(stored.clone()), expected, "{other}: {stored:?}");
+                    assert_eq!(
+                        other.without_prefix(stored.clone()),
+                        expected,
+                        "{other}: {stored:?}"
+                    );
                 }
             }
         }

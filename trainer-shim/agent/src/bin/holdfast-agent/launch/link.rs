@@ -27,8 +27,8 @@ use super::restarts::{AT_ONCE_MAX, Restarts, WITHIN};
 use crate::remedy::NotAttached;
 use crate::settings::Settings;
 
-/// Most tries to attach: each may find an agent that is about to end. No limit holds
-/// where a keeper starts the agent again: the command returns to it as often as that does.
+/// Most tries to attach: each may find an agent that is about to end. One that a keeper
+/// starts again is returned to as often as that does so.
 const ATTACH_TRIES_MAX: u32 = 5;
 /// Time between two tries; it grows by as much after each [`ATTACH_TRIES_MAX`].
 const ATTACH_PAUSE: Duration = Duration::from_millis(200);
@@ -150,9 +150,9 @@ impl Start {
 
     async fn attach(self) -> anyhow::Result<(Connection, Attached)> {
         let follows_kept = self.is_kept && !self.again.is_empty();
-        let mut tries = 0;
+        let (mut tries, mut ends) = (0, 0);
         loop {
-            let mut connection = self.connect().await?;
+            let (mut connection, is_started_here) = self.connect().await?;
             if let Ok(Response::Status { addresses, .. }) = self.status(&mut connection).await
                 && addresses.first() != self.again.first()
             {
@@ -194,21 +194,25 @@ impl Start {
                 Err(error) if has_ended(&error) => error,
                 Err(error) => return Err(error).context("cannot talk to the agent"),
             };
-            tries += 1;
-            if tries >= ATTACH_TRIES_MAX && !follows_kept {
+            ends += 1;
+            // Where its keeper has ended, too, there is nobody to wait for.
+            if is_started_here || !follows_kept {
+                tries += 1;
+            }
+            if tries >= ATTACH_TRIES_MAX {
                 bail!(
-                    "the agent ended {tries} times before it answered: {ended}; its log is {}",
+                    "the agent ended {ends} times before it answered: {ended}; its log is {}",
                     self.place.log().display()
                 )
             }
-            if tries == ATTACH_TRIES_MAX {
+            if ends == ATTACH_TRIES_MAX {
                 warn!(
-                    "the agent has ended {tries} times before it answered ({ended}); its keeper \
+                    "the agent has ended {ends} times before it answered ({ended}); its keeper \
                      starts it again, and this command returns to it; its log is {}",
                     self.place.log().display()
                 );
             }
-            let pause = ATTACH_PAUSE * (1 + tries / ATTACH_TRIES_MAX);
+            let pause = ATTACH_PAUSE * (1 + ends / ATTACH_TRIES_MAX);
             sleep(pause.min(ATTACH_PAUSE_MAX)).await;
         }
     }
@@ -223,10 +227,10 @@ impl Start {
         timeout(within, asking).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Connects to the agent that is there, or starts one.
-    async fn connect(&self) -> anyhow::Result<Connection> {
+    /// Connects to the agent that is there, or starts one; answers whether it has.
+    async fn connect(&self) -> anyhow::Result<(Connection, bool)> {
         if let Some(connection) = self.found().await? {
-            return Ok(connection);
+            return Ok((connection, false));
         }
         let path = self.place.start_lock();
         let lock = Lock::take(&path, START_TIME_MAX).await;
@@ -239,13 +243,15 @@ impl Start {
             )
         })?;
         if let Some(connection) = self.found().await? {
-            return Ok(connection);
+            return Ok((connection, false));
         }
         log::sweep(&self.place).await;
         let listener = self.place.listen(&self.users)?;
         self.spawn(listener.into()).context("cannot start the agent's process")?;
         let connection = Connection::open(self.socket()).await;
-        connection.with_context(|| format!("cannot connect to {}", self.socket().display()))
+        let connection =
+            connection.with_context(|| format!("cannot connect to {}", self.socket().display()))?;
+        Ok((connection, true))
     }
 
     /// The agent that listens there, if one does: a file alone is stale.
