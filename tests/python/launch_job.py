@@ -137,8 +137,9 @@ def train(folder: pathlib.Path, store: dist.Store) -> None:
     step = 0
     while True:
         step += 1
-        store.set(f"beat/{rank}/{step}", str(attempt))
+        # Answered before the beat is set, for which the others wait before their next step.
         counted = store.add("steps", 1)
+        store.set(f"beat/{rank}/{step}", str(attempt))
         if counted > world * step:
             raise AssertionError(f"{counted} steps were counted: keys of another attempt or job")
         orders = torch.tensor([float((folder / name).exists()) for name in (f"fail-{attempt}", "finish")])
