@@ -16,7 +16,7 @@ use crate::report::{Aim, Section, number, spread};
 use crate::samples::{Samples, median, ms};
 
 /// Puts in flight, of which the best is looked for.
-const LEVELS: [usize; 5] = [64, 128, 256, 512, 1024];
+const LEVELS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 /// How much more than the best the cluster gets.
 const OVERLOAD: usize = 3;
 /// Connections that share them.
@@ -26,6 +26,8 @@ const VALUES: [usize; 2] = [128, 16 * 1024];
 
 /// The aim: puts per second at three times the load, against the most.
 const GOODPUT_MIN: f64 = 0.8;
+/// Above this ratio the cluster was not overloaded.
+const OVERLOADED_MAX: f64 = 1.1;
 /// The aim: the time until the cluster is back to normal.
 const NORMAL_WITHIN: Duration = Duration::from_secs(2);
 /// Normal are so many puts, one after the other, none of which takes more than this many
@@ -37,39 +39,31 @@ const PUTS_BEFORE: u64 = 300;
 /// Longest time to become normal before the measurement fails.
 const NORMAL_TIME_MAX: Duration = Duration::from_secs(30);
 
-#[derive(Default)]
-struct Counts {
-    answered: AtomicUsize,
-    refused: AtomicUsize,
-}
-
-/// Puts for ever, one after the other.
-async fn worker(keys: Keys, place: usize, bytes: usize, counts: Arc<Counts>) {
+/// Puts for ever, one after the other. The client sends a put again that was refused for load.
+async fn worker(keys: Keys, place: usize, bytes: usize, answered: Arc<AtomicUsize>) {
     for n in 0.. {
         let n = place as u64 + n * 1_009;
-        match keys.put(key(n), vec![b'v'; bytes], soon()).await {
-            Ok(_) => counts.answered.fetch_add(1, Ordering::Relaxed),
-            Err(_) => counts.refused.fetch_add(1, Ordering::Relaxed),
-        };
+        if keys.put(key(n), vec![b'v'; bytes], soon()).await.is_ok() {
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
-/// So many puts at once; answers how many were answered per second, how many were refused,
-/// and when the load ended.
-async fn loaded(bench: &Bench, clients: &[Keys], at_once: usize, bytes: usize) -> (f64, usize) {
-    let counts = Arc::new(Counts::default());
+/// So many puts at once; how many are answered per second.
+async fn loaded(bench: &Bench, clients: &[Keys], at_once: usize, bytes: usize) -> f64 {
+    let count = Arc::new(AtomicUsize::new(0));
     let mut workers = JoinSet::new();
     for place in 0..at_once {
         let keys = clients[place % clients.len()].clone();
-        workers.spawn(worker(keys, place, bytes, counts.clone()));
+        workers.spawn(worker(keys, place, bytes, count.clone()));
     }
     tokio::time::sleep(bench.effort.warm_up).await;
-    let (from, before) = (Instant::now(), counts.answered.load(Ordering::Relaxed));
+    let (from, before) = (Instant::now(), count.load(Ordering::Relaxed));
     tokio::time::sleep(bench.effort.load).await;
-    let answered = counts.answered.load(Ordering::Relaxed) - before;
+    let answered = count.load(Ordering::Relaxed) - before;
     let per_second = answered as f64 / from.elapsed().as_secs_f64();
     workers.shutdown().await;
-    (per_second, counts.refused.load(Ordering::Relaxed))
+    per_second
 }
 
 async fn put_alone(keys: &Keys, n: u64, bytes: usize) -> anyhow::Result<Duration> {
@@ -92,14 +86,7 @@ async fn normal_after(keys: &Keys, normal: Duration, bytes: usize) -> anyhow::Re
 }
 
 pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
-    let columns = [
-        "bytes of a value",
-        "in flight",
-        "per second",
-        "refused",
-        "normal again after ms",
-        "elections",
-    ];
+    let columns = ["bytes of a value", "in flight", "per second", "normal again after ms"];
     let mut section = Section::new(title, &columns);
     for bytes in VALUES {
         let cluster = Cluster::start(bench, &[]).await?;
@@ -110,17 +97,14 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             alone.push(put_alone(&clients[0], n, bytes).await?);
         }
         let normal = Samples::from(alone).p99() * NORMAL_FACTOR;
-        let term = cluster.status(cluster.leader().await?).await?.term;
         let mut most = (0.0, 0);
         for at_once in LEVELS {
-            let (per_second, refused) = loaded(bench, &clients, at_once, bytes).await;
+            let per_second = loaded(bench, &clients, at_once, bytes).await;
             normal_after(&clients[0], normal, bytes).await?;
             section.row([
                 bytes.to_string(),
                 at_once.to_string(),
                 number(per_second),
-                refused.to_string(),
-                String::new(),
                 String::new(),
             ]);
             if per_second > most.0 {
@@ -128,38 +112,36 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             }
         }
         // In turn: the more was written before, the slower is the disk.
-        let (mut best, mut over, mut times, mut refused) = (vec![], vec![], vec![], 0);
+        let (mut best, mut over, mut times) = (vec![], vec![], vec![]);
         for _ in 0..bench.effort.rounds {
-            best.push(loaded(bench, &clients, most.1, bytes).await.0);
+            best.push(loaded(bench, &clients, most.1, bytes).await);
             normal_after(&clients[0], normal, bytes).await?;
-            let (per_second, turned_away) = loaded(bench, &clients, most.1 * OVERLOAD, bytes).await;
-            over.push(per_second);
-            refused += turned_away;
+            over.push(loaded(bench, &clients, most.1 * OVERLOAD, bytes).await);
             times.push(ms(normal_after(&clients[0], normal, bytes).await?));
         }
-        let elections = cluster.status(cluster.leader().await?).await?.term - term;
-        let in_turn = [
-            (most.1, &best, 0, String::new()),
-            (most.1 * OVERLOAD, &over, refused, spread(&times)),
-        ];
-        for (at_once, per_second, refused, normal_again) in in_turn {
+        let in_turn = [(most.1, &best, String::new()), (most.1 * OVERLOAD, &over, spread(&times))];
+        for (at_once, per_second, normal_again) in in_turn {
             section.row([
                 bytes.to_string(),
                 format!("{at_once}, in turn"),
                 spread(per_second),
-                refused.to_string(),
                 normal_again,
-                elections.to_string(),
             ]);
         }
         let goodput = median(over) / median(best);
         let what =
             format!("puts of {bytes} bytes per second at {OVERLOAD}× the load, against the most");
         section.aims.push(Aim::ratio_at_least(what, goodput, GOODPUT_MIN));
+        if goodput > OVERLOADED_MAX {
+            section.remark(format!(
+                "**Puts of {bytes} bytes: the best level was not the most that the cluster answers**, so that \
+                 {OVERLOAD}× as many did not overload it."
+            ));
+        }
         let slowest = Duration::from_secs_f64(times.into_iter().fold(0.0, f64::max) / 1e3);
         let what = format!("puts of {bytes} bytes as quick as before, after such a load");
         section.aims.push(Aim::time_at_most(what, slowest, NORMAL_WITHIN));
-        ensure!(elections == 0, "a leader lost its term under {OVERLOAD}× the load");
+        cluster.remark_elections(&mut section).await?;
     }
     section.remark(format!(
         "{CLIENTS} clients share the puts in flight; the last row of each size has {OVERLOAD} times as many as \
