@@ -84,7 +84,7 @@ def main() -> None:
         sys.exit(f"ROCKSDB_OPT_LEVEL is {OPT_LEVEL!r}; set it to 0, 1, 2 or 3")
     version, source = crate()
     base = args.out or pathlib.Path(__file__).resolve().parent.parent / "target" / "rocksdb"
-    out = base / version
+    out = base / (version if OPT_LEVEL == "2" else f"{version}-O{OPT_LEVEL}")
     archive = out / "librocksdb.a"
     if not archive.exists():
         out.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,8 @@
 //!   expires, commands on leases, processes and rounds that identify themselves
 //!   (by a nonce, an incarnation or a call number) are sent again in the next
 //!   session; the cluster applies each once. Commands that were not sent yet are
-//!   sent in the next session, too. All others fail with `session_expired`; their
+//!   sent in the next session, too, unless they are bound to a session that ended
+//!   with processes of this host. All others fail with `session_expired`; their
 //!   outcome is unknown.
 //!   Commands that are open at the same time have no order among each other: a
 //!   small one may pass one that takes long. Await the first where it matters.

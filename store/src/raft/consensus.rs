@@ -72,7 +72,7 @@ impl ConsensusOptions {
         let (heartbeat, min, max) = (self.heartbeat, self.election_min, self.election_max);
         if heartbeat < shortest || heartbeat * 2 > min || min + shortest > max {
             return Err(format!(
-                "heartbeat {:?} and election timeout {:?} to {:?} do not fit: --election-min must be at least two heartbeats, and --election-max at least 1 ms more",
+                "heartbeat {:?} and election timeout {:?} to {:?} do not fit: --heartbeat must be at least 1 ms, --election-min two heartbeats, and --election-max 1 ms more than that",
                 self.heartbeat, self.election_min, self.election_max
             ));
         }
