@@ -348,9 +348,10 @@ fn tc(namespace: &str, arguments: &[&str]) -> anyhow::Result<()> {
     ip(&[&["netns", "exec", namespace, "tc"], arguments].concat()).map(drop)
 }
 
-/// A bucket of tokens for each wire that carries this rate.
+/// A bucket of tokens for each wire that carries this rate. It holds little more than one
+/// packet: two in a row have to wait, also where few are sent.
 fn bucket(rate: &str) -> [&str; 7] {
-    ["tbf", "rate", rate, "burst", "8kb", "latency", "400ms"]
+    ["tbf", "rate", rate, "burst", "2kb", "latency", "400ms"]
 }
 
 /// The table of the rules of a fault.
