@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use holdfast_api::stream::MINOR_REPORTS;
+use holdfast_api::version::MINOR_REPORTS;
 use holdfast_api::{AgentReport, Hello, Reply, ReplyBody, Request, RequestBody};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_api::stream::{MINOR_COORDINATION, MINOR_EVENTS};
+use holdfast_api::version::{MINOR_COORDINATION, MINOR_EVENTS};
 use holdfast_api::{
     Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseId, Name, Read,
     ReadAnswer, Revision, Scope, SessionId, Status, WatchBatch,

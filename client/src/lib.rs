@@ -112,6 +112,14 @@
 //! Depends on two crates of Holdfast: the vocabulary (`holdfast-api`) and the byte
 //! streams (`holdfast-net`). It knows neither the state machine nor the store, and
 //! nothing of a command line.
+//!
+//! # Modules that know each other
+//!
+//! * `actor`, `call`, `calls`, `client`, `events`, `feed`, `flights`, `keys`, `replies`,
+//!   `resume`, `watch`: a `Client` makes `Keys`, watches, feeds and events, and each of
+//!   them holds the client. The client hands its calls to the actor. Its table of calls
+//!   (`call`, `calls`, `flights`, `replies`) names what readers get, and the calls that
+//!   `resume` takes over from another process.
 
 mod actor;
 mod backoff;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use holdfast_api::stream::MINOR_LEADER;
+use holdfast_api::version::MINOR_LEADER;
 use holdfast_api::{Blob, Hello, NodeId, Read, ReplyBody, Request, RequestBody, Scope};
 use tokio::time::Instant;
 

@@ -32,7 +32,7 @@ Examples:
       --token-file /etc/holdfast/token --insecure \\
       --initial-cluster 1=10.0.0.1:21001,2=10.0.0.2:21001,3=10.0.0.3:21001
 
-  --insecure is for a network without strangers.
+  --insecure is for a network that you trust.
 
   With TLS in its place: certificates in a folder, and what each node is started with:
     holdfast-store tls init certificates --nodes 1=10.0.0.1:21001,2=10.0.0.2:21001,3=10.0.0.3:21001
@@ -51,9 +51,9 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Run a whole cluster on this machine, to try things
     Dev(dev::DevArgs),
-    /// Make the folder of a node of a new cluster that begins with a backup
+    /// Make a node's data folder from a backup, for a new cluster
     Restore(Box<RestoreArgs>),
-    /// Make a backup of what one surviving folder of a lost majority holds
+    /// Make a backup from one surviving data folder after the majority is lost
     Recover(RecoverArgs),
     /// Show what the folder of a stopped node holds, and compare every checksum
     Inspect(InspectArgs),

@@ -30,6 +30,7 @@
 //! | [`dial`] | short HTTP conversations with other nodes |
 //! | [`tls`] | certificates: what a node shows and trusts |
 //! | `free_space` | free bytes of the disk and of memory |
+//! | [`priority`] | which threads get a processor first |
 //! | `recurring` | log lines about recurring trouble |
 //!
 //! # Architecture invariants
@@ -66,11 +67,14 @@ pub mod dev;
 pub mod dial;
 pub mod formation;
 mod free_space;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod http;
 pub mod node;
 pub mod offline;
 mod permit;
 mod principal;
+pub mod priority;
 pub mod raft;
 mod recurring;
 pub mod serve;

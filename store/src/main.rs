@@ -14,7 +14,7 @@ use holdfast_store::cli::{Cli, Command, HealthArgs, TlsCommand, origin};
 use holdfast_store::config::LogFormat;
 use holdfast_store::offline::{inspect, recover, restore};
 use holdfast_store::tls::Tls;
-use holdfast_store::{dev, dial, serve};
+use holdfast_store::{dev, dial, priority, serve};
 use tokio::runtime::{Builder, Runtime};
 
 /// Exit code of a wrong command line, environment or configuration file.
@@ -57,8 +57,9 @@ fn main() -> ExitCode {
     if !matches!(cli.command, Command::Completions { .. }) {
         say_mistyped();
     }
+    priority::begin();
     let started = threads("serve", worker_threads())
-        .and_then(|serving| Ok((serving, threads("consensus", consensus_threads())?)));
+        .and_then(|serving| Ok((serving, consensus_runtime(consensus_threads())?)));
     let (runtime, consensus) = match started {
         Ok(runtimes) => runtimes,
         Err(error) => {
@@ -114,7 +115,29 @@ fn main() -> ExitCode {
 }
 
 fn threads(name: &str, count: usize) -> std::io::Result<Runtime> {
-    Builder::new_multi_thread().thread_name(name).worker_threads(count).enable_all().build()
+    Builder::new_multi_thread()
+        .thread_name(name)
+        .worker_threads(count)
+        .on_thread_start(priority::begin)
+        .enable_all()
+        .build()
+}
+
+/// As [`threads`], for what must not wait for long behind everything else that wants a
+/// processor.
+fn consensus_runtime(count: usize) -> std::io::Result<Runtime> {
+    let runtime = Builder::new_multi_thread()
+        .thread_name("consensus")
+        .worker_threads(count)
+        .on_thread_start(|| {
+            priority::begin();
+            priority::adapt();
+        })
+        .on_thread_unpark(priority::adapt)
+        .enable_all()
+        .build()?;
+    runtime.spawn(priority::watch());
+    Ok(runtime)
 }
 
 /// Adds to an error the source of the value that it is about.

@@ -103,7 +103,7 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
         && !is_loopback(&options.listen)
     {
         tracing::warn!(
-            "--listen {} can be reached from other machines, and everything travels as it is, the token included: add TLS (`holdfast-store tls init DIR --nodes LIST`), or keep the port on a network without strangers",
+            "--listen {} can be reached from other machines, and everything travels as it is, the token included: add TLS (`holdfast-store tls init DIR --nodes LIST`), or keep the port on a network that you trust",
             options.listen
         );
     }

@@ -47,7 +47,7 @@ pub(crate) struct GlobalArgs {
     /// [default: none, which is plain text]
     #[arg(long, global = true, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// Show this certificate, for a cluster that lets its holders in [env: HOLDFAST_TLS_CERT]
+    /// Use this client certificate, where the cluster accepts one instead of a token [env: HOLDFAST_TLS_CERT]
     /// [default: none]
     #[arg(long, global = true, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -129,8 +129,8 @@ pub(crate) enum ClusterCommand {
     Leader(LeaderCommand),
     /// Write everything that the cluster keeps into a file, while it serves
     ///
-    /// A node that does not lead makes it, of a state that holds all that was answered before the
-    /// backup was asked for. It is read again and synced before it gets its name.
+    /// A follower makes the backup, if there is one. It contains every write that was acknowledged
+    /// before. The file is synced and read again before it gets its name.
     /// `holdfast-store restore` begins a new cluster with it.
     Backup(BackupArgs),
     /// Show the agents and who is connected to them; of one job with --job
@@ -145,9 +145,9 @@ pub(crate) enum ClusterCommand {
     /// First come programs that have ended, with their exit codes where their agents know them, and
     /// who waits for their keys. For every open round, and for every process that has been waiting
     /// for a key for more than a second, it shows who is missing: grouped by host, at most 20
-    /// lines for a job of any size; -o json shows everything. It says what a round needs
-    /// besides those, by the rule that closes it, and whose numbers (world, members_min …) are not
-    /// those that govern. Rounds that wait for each other are named as a Deadlock. For ranks that
+    /// lines for a job of any size; -o json shows everything. It also shows what else a
+    /// round's rule requires, and which processes came with numbers (world, members_min …) that
+    /// differ from those in force. Rounds that wait for each other are named as a Deadlock. For ranks that
     /// wait neither for a key nor in a round it shows the last store call, and what their main
     /// threads do, as their agents see it: the hang is then outside the store, in a collective or
     /// in user code. Those that differ from the others come first. Durations are log time, which
@@ -239,7 +239,7 @@ pub(crate) enum NodeCommand {
         new: NodeId,
         /// Address of the new node, HOST:PORT [default: the old one's]
         address: Option<String>,
-        /// Go on although the old node answers: it is out for ever
+        /// Do it even if the old node still answers: it can never return under its id
         #[arg(long)]
         force: bool,
     },
@@ -268,10 +268,10 @@ pub(crate) struct BackupArgs {
     /// The file, with a dot or a slash in its name; `-` is standard output
     #[arg(value_name = "FILE", required = true, value_parser = file_to_make)]
     pub(crate) file: Option<PathBuf>,
-    /// Let a file that is there be replaced
+    /// Write over a file that exists
     #[arg(long)]
     pub(crate) force: bool,
-    /// Take what a node has, which may be old: works without a quorum
+    /// Take the state of one node, which may be old; this works without a quorum
     #[arg(long)]
     pub(crate) stale: bool,
 }

@@ -302,11 +302,14 @@ fn read_file(path: &Path, why: &'static str) -> Result<Option<Layer>, ConfigErro
         Err(error) if why == BY_DEFAULT && is_absent(&error) => return Ok(None),
         Err(error) => return Err(unreadable(error.to_string())),
     };
-    let layer = toml::from_str(&text).map_err(|error| ConfigError::Invalid {
-        path: path.to_owned(),
-        reason: reason(&error, &text),
-    })?;
+    let layer =
+        layer(&text).map_err(|reason| ConfigError::Invalid { path: path.to_owned(), reason })?;
     Ok(Some(layer))
+}
+
+/// The layer that a file's text is; the error says why it is none.
+pub(crate) fn layer(text: &str) -> Result<Layer, String> {
+    toml::from_str(text).map_err(|error| reason(&error, text))
 }
 
 /// The error and its line; for an unknown key, the nearest one.

@@ -5,28 +5,8 @@
 //!
 //! # Commands
 //!
-//! ```text
-//! holdfast status
-//! holdfast node list | add ID ADDRESS | promote ID | remove ID | replace OLD NEW [ADDRESS] [--force]
-//! holdfast leader show | transfer [ID]
-//! holdfast backup FILE|- [--force] [--stale] | verify FILE|-
-//! holdfast agent list
-//! holdfast waits | why [--follow]
-//! holdfast processes | rounds | iterations | events [--after REV] [--follow]
-//! holdfast comm list | show GROUP | excuse GROUP PROCESS [--yes-it-is-gone] | revoke GROUP [--reason TEXT]
-//! holdfast process remove PROCESS [INCARNATION] --reason TEXT
-//! holdfast doctor [--python FILE]
-//! holdfast job list | delete NAME | plan [--without HOST|PROCESS]... [--without-host HOST]...
-//! holdfast run list | open [NAME] | end NAME | delete NAME
-//! holdfast kv put K V [--if-revision REV] | get K [--stale] [--raw] | add K N | max K N | cas K EXPECTED NEW
-//! holdfast kv delete K | --prefix P | --all; append K V | list [PREFIX] | count [PREFIX] | watch [PREFIX] [--from REV] [--follow-runs]
-//! holdfast kv txn [--if COMPARE]… [--then STEP]… [--else STEP]…
-//! holdfast kv wait K… [--at-least N] --timeout D
-//! holdfast kv push K V | pop K [--raw] | length K
-//! holdfast token keygen FILE | create --key FILE --role ROLE --name NAME --expires TIME
-//!     [--jobs PATTERN,…] | show FILE | list | revoke ID [--keep TIME]
-//! holdfast config | completions SHELL | version
-//! ```
+//! `holdfast --help` lists them; the help of each has examples and its JSON
+//! document.
 //!
 //! Every command takes, before it or after it, `--store LIST`,
 //! `--token-file FILE`, `--job J`, `--run R`, `-o table|json`, `--timeout D`,
@@ -63,56 +43,7 @@
 //! With `-o json` an answer is one line with one document on standard output.
 //! Fields may be added, never removed or given another meaning. Bytes are
 //! strings in the escape above. `revision` is the revision at which the answer
-//! was true.
-//!
-//! | command | document |
-//! | --- | --- |
-//! | `status` | [`Status`](holdfast_api::Status): with `agents`: `{"cluster_id", "leader": id or null, "term", "revision", "feature_level", "answered_by", "nodes": [{"id", "address", "role", "voter", "last_log", "applied", "snapshot", "version", "feature_level", "disk" and "memory": {"free_bytes", "reserve_bytes", "low"} or null}], "limits", "joint": {"from", "to"} or null, "majority": {"of", "needed", "answering", "missing": [{"node", "address", "silent_ms"}], "lost_ms": null while enough answer} or null}` |
-//! | `agent list` | [`Agents`](holdfast_api::Agents): `{"agents": [{"job", "run", "host", "pid", "version", "listens", "draining", "clients": [{"pid", "rank", "from", "connections"}], "waits", "node", "told_ms_ago"}], "unreachable": [id], "older": [id], "left_out", "others": [{"job", "run", "keys", "keys_left_out", "at_least", "blocked_ms", "node"}], "others_left_out"}` |
-//! | `waits` | `{"majority_lost": in words or null, "waits": [{"job", "run", "missing": in words or null, "keys", "at_least", "blocked_ms", "waiters": [{"host": or null, "pid", "rank", "blocked_ms"}], "waiters_left_out"}], "agents", "unreachable": [id]}` |
-//! | `why` of a job | `{"majority_lost": in words or null, "job", "run", "open", "over_ms", "agents", "ended": [{"host", "ranks", "pids", "exit": {"code"} or {"signal"} or null, "ended_ms_ago", "key": that others wait for or null, "waiting"}], "idle", "deadlocks": [{"steps": [{"round", "generation", "process", "host"}], "deadline_in_ms"}], "rounds": [{"round", "generation", "open_ms", "arrived", "missing_count", "unnamed", "among", "deadline_in_ms", "then", "looks_again_in_ms", "waits_for": [`WaitsFor`](holdfast_api::WaitsFor), "holding": HOLDING or null, "needs": what that is beside those missing, in words, or null, "differing": [{"process", "fields"}], "differences": in words, "missing": GROUPS}], "held": [HOLDING: revoked and still held, or forming for long, without an open round of theirs], "waits": as in `waits`, "iteration", "hosts": GROUPS, "outside": [{"host", "ranks", "pids", "programs", "quiet": {"last_call", "key", "called_ms_ago"} or null, "activity": ACTIVITY, "alike"}], "unreachable": [id], "log_time_ms", "log_time_exact", "revision"}`; GROUPS are `[{"host", "state": alive, ended or never_joined, "cause": in words or null, "standby", "processes": [id], "ranks": [rank or null], "for_ms", "waits_in": [round], "activity": ACTIVITY, "pid"}]`; ACTIVITY is `{"main": stopped, busy, working, blocked or sleeping, "place", "for_ms", "main_cpu_ms", "cpu_ms", "over_ms"}` or null; HOLDING is `{"round", "generation", "phase", "members", "for_ms", "cause": [`RevokeCause`](holdfast_api::RevokeCause) or null, "looks_again_in_ms", "unreleased", "unnamed", "holders": [{"host", "processes": [id], "incarnations", "ended": in words or null, "for_ms", "free_in_ms", "stop_in_ms"}], "not_ready": GROUPS, "ready_round"}`; `hosts` are all processes of the run when nothing waits |
-//! | `why` | `{"majority_lost", "jobs": [as of a job: those with anything alive], "jobs_known", "jobs_looked_at", "jobs_left_out"}` |
-//! | `processes` | `{"processes": [`[`ProcessInfo`](holdfast_api::ProcessInfo)`], "log_time_ms", "log_time_exact", "revision"}` |
-//! | `rounds` | `{"rounds": [`[`RoundInfo`](holdfast_api::RoundInfo)`], "log_time_ms", "log_time_exact", "revision"}` |
-//! | `comm list` | `{"groups": [`[`HeldInfo`](holdfast_api::HeldInfo)` without members], "log_time_ms", "log_time_exact", "revision"}` |
-//! | `comm show` | [`HeldInfo`](holdfast_api::HeldInfo): with `"arrived"`: for the next generation, `"new": [id]`: those of them that are not members, `"next"`: in words, `"log_time_ms"`, `"log_time_exact"`, `"revision"` |
-//! | `comm excuse` | `{"round", "generation", "process", "incarnation", "host": or null, "alive", "left": how many keep the next generation from closing or null, "revision"}` |
-//! | `comm revoke` | `{"round", "generation", "revoked": false if it was before, "cause": `[`RevokeCause`](holdfast_api::RevokeCause)`, "holding", "revision"}` |
-//! | `iterations` | `{"iteration", "generation", "members", "ranks", "world_size", "advances": [{"iteration", "generation", "members", "run", "revision", "at_ms"}], "compacted", "log_time_ms", "log_time_exact", "revision"}` |
-//! | `events` | a line for each [`Event`](holdfast_api::Event): `{"revision", "at_ms", "run", "what": {kind: {…}}}` |
-//! | `process remove` | `{"process", "incarnation", "ended": how many ended by it, "revision"}` |
-//! | `job plan` | `{"waits_for": [`WaitsFor`](holdfast_api::WaitsFor) or null if it would begin at once, "iteration", "world_size", "members", "ranks", "dropped", "promoted", "stop": why no process should go on or null, "revision"}`; from `iteration` to `stop` only if it would begin without others |
-//! | `doctor` | `{"healthy", "checks": [{"check", "subject", "verdict": ok, warning or failed, "found", "next": what to do or null}]}`, whether or not it is healthy |
-//! | `node list` | `{"leader", "nodes"}`, both as in `status`; each node with `"behind"`: entries that the leader's log is ahead, or null |
-//! | `node add`, `promote` | `{"node"}` |
-//! | `node remove` | `{"node", "voters": how many remain, "may_fail": how many of them}`; null where no node tells |
-//! | `node replace` | `{"node", "replaced"}` |
-//! | `backup`, `backup verify` | `{"file", "bytes", "cluster_id", "node", "version", "feature_level", "revision", "log_time", "taken_at_ms"}`; nothing on standard output for `backup -` |
-//! | `leader show` | `{"leader", "address", "term"}` |
-//! | `leader transfer` | `{"from", "to"}`: who led before, and who leads now |
-//! | `job list` | `{"jobs": [{"job", "open_run", "runs", "keys", "bytes"}], "revision"}` |
-//! | `job delete` | `{"runs": how many were deleted, "revision"}` |
-//! | `run list` | `{"runs": [{"run", "open", "opened", "opened_at_ms", "ended", "ended_at_ms", "keys", "bytes"}], "revision"}` |
-//! | `run open` | `{"run", "created", "ended": name or null, "revision"}` |
-//! | `run end`, `run delete` | `{"revision"}` |
-//! | `kv put`, `append`, `wait` | `{"revision"}` |
-//! | `kv get` | `{"key", "value", "created", "modified", "version", "revision"}` |
-//! | `kv add`, `max` | `{"value", "revision"}` |
-//! | `kv cas` | `{"swapped", "value": now, null if absent, "revision"}`, whether or not it swapped |
-//! | `kv delete` | `{"deleted": bool, "revision"}`; with `--prefix` or `--all` `{"deleted_keys", "changed_keys": written since and kept, "revision"}` |
-//! | `kv txn` | `{"succeeded", "outcomes": [`[`TransactionOutcome`](holdfast_api::TransactionOutcome)`], "revision"}`, whether or not the comparisons held |
-//! | `kv list` | `{"revision", "entries": [{"key", "value", "created", "modified", "version"}]}`; `revision` is the first page's: a watch from the next one misses nothing |
-//! | `kv count` | `{"count", "revision"}` |
-//! | `kv watch` | a line for each change: `{"revision", "job", "run", "type": put, delete, push or pop, "key", "value" and "version" of a put, "length" of a queue}`; with `--follow-runs` also `{"revision", "job", "run", "type": run, "deleted"}` when the changes after it are those of another run; `deleted` names a run before it whose changes are missing, if there is one |
-//! | `kv push`, `length` | `{"length", "revision"}` |
-//! | `kv pop` | `{"value", "length": left after it, "revision"}` |
-//! | `token keygen` | `{"key", "file", "public": the file for the nodes}` |
-//! | `token create` | `{"token", "id", "name", "role", "jobs", "made_at_ms", "expires_at_ms", "key"}` |
-//! | `token show` | the same without `"token"` |
-//! | `token list` | `{"node", "keys": [id], "revoked": [{"token", "until_ms": log time}]}` |
-//! | `token revoke` | `{"revision"}` |
-//! | `config` | for each key `{"value", "source": flag, environment, file or default, "file"}` |
-//! | `version` | `{"version"}` |
+//! was true. A command's help shows its document.
 //!
 //! With `-o json` an error is one line on standard error: the
 //! [`Problem`](holdfast_api::Problem) document `{"code", "detail", "retryable",
@@ -147,6 +78,12 @@
 //! * Memory does not grow with the store: lists are printed page by page,
 //!   watches and events line by line. Processes and rounds of a run are
 //!   gathered; the replicated limits bound them.
+//!
+//! # Modules that know each other
+//!
+//! * `commands`, `majority`: `why` and `waits` say whether the majority is lost. While
+//!   any command waits, `majority` reports outages with that command's `Context`: its
+//!   client and its output.
 
 mod argument;
 mod cli;
@@ -155,6 +92,8 @@ mod commands;
 mod config;
 mod document;
 mod exit;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod log_time;
 mod majority;
 mod nearest;

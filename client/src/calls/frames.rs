@@ -1,6 +1,6 @@
 //! What goes into the next frame, and in which order.
 
-use holdfast_api::stream::MINOR_EVENTS;
+use holdfast_api::version::MINOR_EVENTS;
 use holdfast_api::{Code, Command, Problem, Proposal, Request, RequestBody};
 use tokio::time::Instant;
 

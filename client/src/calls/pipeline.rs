@@ -10,8 +10,7 @@
 
 use std::sync::Arc;
 
-use holdfast_api::command::facts::PIPELINE_LEVEL;
-use holdfast_api::stream::MINOR_PIPELINES;
+use holdfast_api::version::{MINOR_PIPELINES, PIPELINE_LEVEL};
 use holdfast_api::{Answer, Command, KvOp, Outcome, PIPELINE_OPS_MAX, PipelinedOutcome, Scope};
 
 use super::Calls;

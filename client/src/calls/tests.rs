@@ -1,7 +1,6 @@
 use std::time::Duration;
 
-use holdfast_api::command::facts::PIPELINE_LEVEL;
-use holdfast_api::stream::{MINOR, MINOR_EVENTS};
+use holdfast_api::version::{MINOR, MINOR_EVENTS, PIPELINE_LEVEL};
 use holdfast_api::{
     Admin, Answer, Blob, Change, ChangeKind, Closed, Code, Concluded, Condition, Feed, Generation,
     KvOp, KvOutcome, LeaderHint, Members, Nonce, Outcome, Pipelined, PipelinedOutcome, Proposal,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::scripted::{CLUSTER, Node, SESSION, add, client, play};
 use futures::future::join_all;
-use holdfast_api::command::facts::PIPELINE_LEVEL;
+use holdfast_api::version::PIPELINE_LEVEL;
 use holdfast_api::{
     Code, Command, Effectiveness, Hello, KvOutcome, Limits, Outcome, Pipelined, PipelinedOutcome,
     Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, ReplyBody, RequestBody,

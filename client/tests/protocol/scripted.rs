@@ -83,7 +83,7 @@ impl Node {
             cluster_id: CLUSTER.to_owned(),
             node: self.id,
             version: "0.1.0".to_owned(),
-            minor: stream::MINOR,
+            minor: holdfast_api::version::MINOR,
             level: 0,
             leader,
             term: 0,

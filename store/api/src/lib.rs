@@ -38,6 +38,7 @@
 //! | [`routes`] | paths and headers of the HTTP surface |
 //! | [`token`] | the shared bearer token, and the file that holds it |
 //! | [`variables`] | environment variables, and which one was meant |
+//! | [`version`] | feature levels and stream minors: which version understands what |
 //!
 //! # Architecture invariants
 //!
@@ -48,6 +49,13 @@
 //!   entries strictly (the reader of the log refuses ignored fields).
 //! * A field added to anything that is logged is skipped when it has its
 //!   default, so that old logs keep their bytes.
+//!
+//! # Modules that know each other
+//!
+//! * `closed`, `command`, `hold`, `lease`, `members`, `outcome`, `process`, `round`,
+//!   `secret_id`, `terms`: a command holds the terms of rounds and the ids of leases and
+//!   processes, and an outcome holds those of its command. All of them count in the
+//!   revisions, log times and nonces that `command` defines.
 
 pub mod agent;
 pub mod backup;
@@ -81,6 +89,7 @@ pub mod stream;
 pub mod terms;
 pub mod token;
 pub mod variables;
+pub mod version;
 pub mod watch;
 
 pub use agent::{

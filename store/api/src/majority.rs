@@ -7,8 +7,9 @@ use crate::name::NodeId;
 use crate::span::span;
 
 /// Which voters answer, as the answering node knows it without any quorum: the
-/// leader by what its followers answer, another node by its leader's report or,
-/// without one, by asking the voters itself.
+/// leader by what its followers answer, another node by its leader's report, or,
+/// without one, by asking the voters itself, and by the entries and heartbeats that
+/// reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Majority {

@@ -13,7 +13,7 @@ use crate::command::Nonce;
 const TEXT_LENGTH: usize = 32;
 
 /// 128 random bits, or a number from before feature level
-/// [`SECRET_IDS_LEVEL`](crate::command::facts::SECRET_IDS_LEVEL). As text, and in JSON, 32
+/// [`SECRET_IDS_LEVEL`](crate::version::SECRET_IDS_LEVEL). As text, and in JSON, 32
 /// hexadecimal digits, or that number.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SecretId {

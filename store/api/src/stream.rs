@@ -27,30 +27,6 @@ pub const UPGRADE: &str = "holdfast-stream/1";
 /// Longest frame in bytes; a longer one closes the connection.
 pub const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
-/// What this version understands beyond the first one, in [`Hello::minor`].
-pub const MINOR: u32 = MINOR_MAX_OP;
-
-/// From this minor version on a node takes [`RequestBody::Report`]; an older
-/// one would take it for a broken frame.
-pub const MINOR_REPORTS: u32 = 1;
-
-/// From this minor version on a node takes [`RequestBody::Feed`], and commands
-/// on leases, processes and rounds.
-pub const MINOR_COORDINATION: u32 = 2;
-
-/// From this minor version on a node takes [`RequestBody::Events`].
-pub const MINOR_EVENTS: u32 = 3;
-
-/// From this minor version on a node takes
-/// [`Command::Pipeline`](crate::Command::Pipeline), if [`Hello::level`] has it.
-pub const MINOR_PIPELINES: u32 = 4;
-
-/// From this minor version on a node takes [`RequestBody::WatchLeader`].
-pub const MINOR_LEADER: u32 = 5;
-
-/// From this minor version on a node takes [`KvOp::Max`](crate::KvOp::Max).
-pub const MINOR_MAX_OP: u32 = 6;
-
 /// The node's first frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
@@ -129,7 +105,7 @@ pub enum RequestBody {
     /// until it is cancelled; the last answer says that the lease has ended.
     /// Members that the reader has by its own answers (see
     /// [`Feed::note_rosters`](crate::Feed::note_rosters)) are left out. From
-    /// [`MINOR_COORDINATION`] on.
+    /// [`MINOR_COORDINATION`](crate::version::MINOR_COORDINATION) on.
     Feed {
         /// Id of the lease.
         lease: LeaseId,
@@ -142,7 +118,7 @@ pub enum RequestBody {
     /// Answered with `Read` as soon as the job's event log has anything after
     /// `after`, and again whenever there is more after the last answer, until it
     /// is cancelled. A job that is not there yet has no events. From
-    /// [`MINOR_EVENTS`] on.
+    /// [`MINOR_EVENTS`](crate::version::MINOR_EVENTS) on.
     Events {
         /// Name of the job.
         job: Name,
@@ -151,7 +127,7 @@ pub enum RequestBody {
     },
     /// Answered with `LeaderChanged` as soon as the node knows a leader, and again
     /// whenever it learns of another one, until it is cancelled. Any node answers
-    /// it. From [`MINOR_LEADER`] on.
+    /// it. From [`MINOR_LEADER`](crate::version::MINOR_LEADER) on.
     WatchLeader,
     /// Ends a wait, a watch, a feed or a subscription of this stream. Not
     /// answered.
@@ -160,7 +136,7 @@ pub enum RequestBody {
         request: u64,
     },
     /// An agent's report; replaces the one before on this stream. Not answered;
-    /// from [`MINOR_REPORTS`] on.
+    /// from [`MINOR_REPORTS`](crate::version::MINOR_REPORTS) on.
     Report(AgentReport),
     /// The status document, from any node.
     Status,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_api::command::facts::{FIRST_LEVEL, NAMES_LEVEL, RUNS_LEVEL, TOKENS_LEVEL};
+use holdfast_api::version::{FIRST_LEVEL, NAMES_LEVEL, RUNS_LEVEL, TOKENS_LEVEL};
 use holdfast_api::{
     ClusterCommand, ClusterOutcome, Limits, LogTime, Name, NodeId, Outcome, Refusal,
 };

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 
 use crate::codec::DecodeError;
 use crate::machine::Machine;
-use holdfast_api::command::facts::{COORDINATION_LEVEL, RUNS_LEVEL, TOKENS_LEVEL};
+use holdfast_api::version::{COORDINATION_LEVEL, RUNS_LEVEL, TOKENS_LEVEL};
 
 mod coordination;
 mod decode;

@@ -11,7 +11,7 @@ use crate::coordination::{Coordination, EventLog, JobCoordination};
 use crate::forgotten::{Floor, JOB_NAMES_MAX};
 use crate::restore::{EPOCH_ITERATIONS, EPOCH_NUMBERS};
 use crate::round::held::HeldRounds;
-use holdfast_api::command::facts::{COORDINATION_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
+use holdfast_api::version::{COORDINATION_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
 
 /// All jobs. A job outlives its runs: its numbering must not restart, and a late write must
 /// not recreate a deleted run. For those that are forgotten there is the floor.

@@ -9,7 +9,7 @@ use crate::draft::Draft;
 use crate::job::{Balance, Run, Target};
 use crate::machine::Machine;
 use crate::{number, size, transaction};
-use holdfast_api::command::facts::PIPELINE_LEVEL;
+use holdfast_api::version::PIPELINE_LEVEL;
 
 impl Machine {
     pub(crate) fn apply_kv(

@@ -51,6 +51,17 @@
 //!   all entries. Derived values are not encoded.
 //! * The rules for a logged command never change: a changed rule needs a higher
 //!   feature level.
+//!
+//! # Modules that know each other
+//!
+//! * `cluster`, `coordination`, `forgotten`, `job`, `lease`, `machine`, `restore`,
+//!   `round`, `run`, `session`: they are one state. Each family adds its commands to
+//!   `Machine`, which holds the state of all, and one command ends what others began: a
+//!   lease that expires ends processes, and a process that ends closes rounds.
+//!   `forgotten` and `restore` change the numbers that jobs, leases and sessions give
+//!   out.
+//! * `kv`, `transaction`: a transaction is staged as one key-value command, and compares
+//!   revisions as `kv` does.
 
 // The tests' generators name the crate as other crates do.
 #[cfg(test)]
@@ -84,7 +95,7 @@ mod transaction;
 pub use applied::{Applied, Compacted, Counts, Effect, RunKey};
 pub use cluster::{CLUSTER_ID_BYTES_MAX, RETIRED_NODES_MAX};
 pub use codec::{DecodeError, decode_entry, encode_entry};
-pub use holdfast_api::command::facts::FEATURE_LEVEL;
+pub use holdfast_api::version::FEATURE_LEVEL;
 pub use image::IMAGE_VERSION;
 pub use machine::Machine;
 pub use read::releases;

@@ -15,7 +15,7 @@ use crate::history::History;
 use crate::job::Jobs;
 use crate::lease::Leases;
 use crate::session::{Admission, Sessions};
-use holdfast_api::command::facts::{COORDINATION_LEVEL, FEATURE_LEVEL};
+use holdfast_api::version::{COORDINATION_LEVEL, FEATURE_LEVEL};
 
 /// The replicated state. A clone is cheap and does not change with the original:
 /// snapshots are made from clones.

@@ -14,7 +14,7 @@ use crate::coordination::{Coordination, Process};
 use crate::machine::Machine;
 use crate::outcome::assignment;
 use crate::size;
-use holdfast_api::command::facts::COORDINATION_LEVEL;
+use holdfast_api::version::COORDINATION_LEVEL;
 
 /// Longest reason for an end, in bytes.
 const REASON_BYTES_MAX: u64 = 1_024;

@@ -13,7 +13,7 @@ use crate::coordination::Live;
 use crate::forgotten::JOB_NAMES_MAX;
 use crate::job::{Job, Left, RunEnd, fence, run_not_found};
 use crate::machine::Machine;
-use holdfast_api::command::facts::{COORDINATION_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
+use holdfast_api::version::{COORDINATION_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
 
 /// Most runs that one deletion of a job removes.
 const DELETED_RUNS_MAX: usize = 1_000;

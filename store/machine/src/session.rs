@@ -18,8 +18,8 @@ use crate::applied::Applied;
 use crate::cluster::Cluster;
 use crate::deadlines::{Deadlines, Use};
 use crate::machine::Machine;
-use holdfast_api::command::facts::{KEPT_BYTES_LEVEL, SECRET_IDS_LEVEL};
 use holdfast_api::limits::ALWAYS_BYTES;
+use holdfast_api::version::{KEPT_BYTES_LEVEL, SECRET_IDS_LEVEL};
 
 /// Weight of an answer besides its values.
 const ANSWER_BYTES: u64 = 128;

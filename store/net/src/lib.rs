@@ -12,6 +12,11 @@
 //!   has it; a read or a write costs one more branch.
 //! * Nothing is decided here: no retries, no time limits, no framing.
 //! * Data written with TLS is sent only after a flush.
+//!
+//! # Modules that know each other
+//!
+//! * `stream`, `tls`: `tls` makes a secured `Stream` of a plain one, and a `Stream` may
+//!   hold a secured connection.
 
 mod listener;
 pub mod regular_file;

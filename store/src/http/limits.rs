@@ -72,7 +72,7 @@ pub(crate) async fn set_limits(
 }
 
 /// The limits with some of them changed.
-fn overlay(present: &Limits, wanted: Map<String, Value>) -> Result<Limits, String> {
+pub(crate) fn overlay(present: &Limits, wanted: Map<String, Value>) -> Result<Limits, String> {
     let mut limits: Map<String, Value> = serde_json::to_value(Whole::from(present))
         .and_then(serde_json::from_value)
         .map_err(|error| error.to_string())?;

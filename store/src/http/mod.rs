@@ -34,7 +34,7 @@ pub(crate) mod openapi;
 pub(crate) mod peers;
 pub mod problem;
 pub mod stream;
-mod strict;
+pub(crate) mod strict;
 pub mod tokens;
 
 use std::collections::BTreeMap;

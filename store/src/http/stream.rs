@@ -17,7 +17,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use holdfast_api::frame;
-use holdfast_api::stream::{FRAME_BYTES_MAX, MINOR, UPGRADE};
+use holdfast_api::stream::{FRAME_BYTES_MAX, UPGRADE};
+use holdfast_api::version::MINOR;
 use holdfast_api::{
     AgentReport, Code, Hello, Problem, Reply, ReplyBody, Request as Asked, RequestBody, routes,
 };

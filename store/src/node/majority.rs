@@ -3,7 +3,9 @@
 //!
 //! The leader knows it from what its followers answer. Another node relies on its
 //! leader. Where there is no leader, or the leader has lost its majority, a node
-//! asks the voters itself.
+//! asks the voters itself. A node whose entries and heartbeats arrive is there,
+//! whether or not it answers: a loaded host has no processor for questions. And
+//! where another entry was committed, a majority was there for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -75,6 +77,19 @@ impl Contacts {
         }
     }
 
+    /// A majority of the voters was there at this time: at least those that were heard of
+    /// last are taken for it.
+    fn note_majority(&mut self, view: &View, at: Instant) {
+        let others = view.voters.iter().copied().filter(|node| *node != view.id);
+        let mut others: Vec<NodeId> = others.collect();
+        others.sort_by_key(|node| std::cmp::Reverse(self.heard.get(node).copied()));
+        let itself = usize::from(view.voters.contains(&view.id));
+        let needed = view.voters.len() / 2 + 1;
+        for node in others.into_iter().take(needed - itself) {
+            self.note(node, at);
+        }
+    }
+
     /// The state of the majority that follows; none for a node without voters.
     fn judge(&self, view: &View, now: Instant, silence_max: Duration) -> Option<Majority> {
         let count = u32::try_from(view.voters.len()).ok().filter(|count| *count > 0)?;
@@ -123,7 +138,7 @@ impl Node {
         for node in answered {
             contacts.note(node, now);
         }
-        note_heard(&mut contacts, view, now);
+        self.note_heard(&mut contacts, view, now);
         contacts.judge(view, now, SILENCE_MAX)
     }
 
@@ -160,7 +175,7 @@ impl Node {
         let (view, asked) = (self.view(), Instant::now());
         if view.is_leader() {
             let mut contacts = self.inner.contacts.lock();
-            note_heard(&mut contacts, &view, asked);
+            self.note_heard(&mut contacts, &view, asked);
             let judged = contacts.judge(&view, asked, ASK_AFTER);
             if judged.is_none_or(|majority| !majority.is_lost()) {
                 return true;
@@ -185,19 +200,27 @@ impl Node {
         contacts.judge(&view, now, SILENCE_MAX).is_none_or(|majority| majority.missing.is_empty())
     }
 
+    /// What came without asking: followers' answers to the leader, the leader's entries
+    /// and heartbeats, and its word for what is committed.
+    fn note_heard(&self, contacts: &mut Contacts, view: &View, now: Instant) {
+        let answered = view.heard.iter().map(|(node, ago)| (*node, *ago));
+        for (node, ago) in answered.chain(self.consensus().evidence().silences()) {
+            if let Some(at) = now.checked_sub(ago) {
+                contacts.note(node, at);
+            }
+        }
+        if !view.is_leader()
+            && let Some(ago) = self.consensus().evidence().last_commit()
+            && let Some(at) = now.checked_sub(ago)
+        {
+            contacts.note_majority(view, at);
+        }
+    }
+
     /// The node at a member's address, if it is that member.
     async fn identity_of(&self, node: NodeId, address: &str) -> Option<Identity> {
         let answer = formation::ask_identity(self.access(), address, ASK_TIME_MAX).await.ok()?;
         (answer.node == node && answer.is_of(self.cluster_id())).then_some(answer)
-    }
-}
-
-/// On the leader: its followers' answers.
-fn note_heard(contacts: &mut Contacts, view: &View, now: Instant) {
-    for (node, ago) in &view.heard {
-        if let Some(at) = now.checked_sub(*ago) {
-            contacts.note(*node, at);
-        }
     }
 }
 

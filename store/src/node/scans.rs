@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::reader::Ready;
 use super::tenant::Tenant;
 use super::tenant::queue::Queue;
+use crate::priority;
 use crate::storage::offload::Offload;
 
 /// Most scans waiting; more are refused as `overloaded`.
@@ -24,9 +25,6 @@ const SCAN_COST: u64 = 16 * 1024;
 
 /// A list of up to this many entries is no scan.
 const FEW: u64 = 16;
-
-/// Nice value of the thread: all others go first.
-const NICE: i32 = 10;
 
 /// Whether a read looks at many things.
 pub(crate) fn is_scan(read: &Read) -> bool {
@@ -101,9 +99,7 @@ fn start(queue: Arc<Mutex<Queue<Ready>>>) -> std::io::Result<Sender<()>> {
 }
 
 fn run(queue: &Mutex<Queue<Ready>>, told: &Receiver<()>) {
-    if let Err(error) = rustix::process::nice(NICE) {
-        tracing::debug!(%error, "the thread for listings keeps its priority");
-    }
+    priority::last();
     while let Ok(()) = told.recv() {
         let Some(scan) = queue.lock().pop() else { continue };
         // A failed listing must not end all others.

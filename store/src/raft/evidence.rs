@@ -29,6 +29,8 @@ const UNANSWERED_TIME: Duration = Duration::from_millis(200);
 pub(crate) struct Evidence {
     channels: Mutex<BTreeMap<NodeId, Channels>>,
     closed: Notify,
+    /// The last entry that a leader said to be committed, and when it first said so.
+    committed: Mutex<Option<(u64, Instant)>>,
 }
 
 #[derive(Debug)]
@@ -36,6 +38,9 @@ struct Channels {
     open: usize,
     /// When one was last opened or closed, or anything came on one.
     heard: Instant,
+    /// When one was last opened, or anything came on one: a host that is gone closes its
+    /// channels, too.
+    spoke: Instant,
     /// When its port was last found silent.
     unanswered: Option<Instant>,
 }
@@ -63,7 +68,10 @@ pub enum Port {
 impl Evidence {
     /// A node has opened a channel to this one.
     pub(crate) fn opened(self: &Arc<Self>, from: NodeId) -> OpenChannel {
-        self.note(from, |channels| channels.open += 1);
+        self.note(from, |channels| {
+            channels.open += 1;
+            channels.spoke = channels.heard;
+        });
         OpenChannel { from, evidence: self.clone() }
     }
 
@@ -75,6 +83,27 @@ impl Evidence {
     /// Time since the last message from this node, if it ever had a channel.
     pub(crate) fn silent_for(&self, node: NodeId) -> Option<Duration> {
         self.channels.lock().get(&node).map(|channels| channels.heard.elapsed())
+    }
+
+    /// Time since each node that has a channel open last opened one or sent a message.
+    pub(crate) fn silences(&self) -> Vec<(NodeId, Duration)> {
+        let channels = self.channels.lock();
+        let open = channels.iter().filter(|(_, channels)| channels.open > 0);
+        open.map(|(node, channels)| (*node, channels.spoke.elapsed())).collect()
+    }
+
+    /// A leader says that all entries up to this index are committed.
+    pub(crate) fn committed(&self, index: u64) {
+        let mut committed = self.committed.lock();
+        if committed.is_none_or(|(known, _)| known < index) {
+            *committed = Some((index, Instant::now()));
+        }
+    }
+
+    /// Time since a leader last said that another entry is committed: a majority of the
+    /// voters was there for it.
+    pub(crate) fn last_commit(&self) -> Option<Duration> {
+        self.committed.lock().map(|(_, at)| at.elapsed())
     }
 
     /// Whether a node is lost: its port refuses or is silent, and nothing came from
@@ -120,8 +149,12 @@ impl Evidence {
     fn note(&self, node: NodeId, change: impl FnOnce(&mut Channels)) {
         let heard = Instant::now();
         let mut channels = self.channels.lock();
-        let channels =
-            channels.entry(node).or_insert(Channels { open: 0, heard, unanswered: None });
+        let channels = channels.entry(node).or_insert(Channels {
+            open: 0,
+            heard,
+            spoke: heard,
+            unanswered: None,
+        });
         (channels.heard, channels.unanswered) = (heard, None);
         change(channels);
     }
@@ -135,7 +168,7 @@ impl OpenChannel {
 
     /// A message came on it.
     pub(crate) fn heard(&self) {
-        self.evidence.note(self.from, |_| {});
+        self.evidence.note(self.from, |channels| channels.spoke = channels.heard);
     }
 }
 
@@ -185,6 +218,33 @@ mod tests {
         assert!(evidence.hears(2) && !evidence.hears(3));
         drop(heartbeat);
         assert!(!evidence.hears(2) && evidence.silent_for(2).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_channel_that_closes_is_no_message() {
+        let evidence = Arc::new(Evidence::default());
+        let (append, heartbeat) = (evidence.opened(2), evidence.opened(2));
+        tokio::time::advance(SILENCE).await;
+        drop(append);
+        assert_eq!(evidence.silent_for(2), Some(Duration::ZERO));
+        assert_eq!(evidence.silences(), [(2, SILENCE)]);
+        heartbeat.heard();
+        assert_eq!(evidence.silences(), [(2, Duration::ZERO)]);
+        drop(heartbeat);
+        assert_eq!(evidence.silences(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_committed_before_is_no_sign_of_a_majority() {
+        let evidence = Evidence::default();
+        assert_eq!(evidence.last_commit(), None);
+        evidence.committed(7);
+        tokio::time::advance(SILENCE).await;
+        evidence.committed(7);
+        evidence.committed(6);
+        assert_eq!(evidence.last_commit(), Some(SILENCE));
+        evidence.committed(8);
+        assert_eq!(evidence.last_commit(), Some(Duration::ZERO));
     }
 
     #[tokio::test]

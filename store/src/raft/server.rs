@@ -104,8 +104,9 @@ impl Consensus {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         while let Some(frame) = wire.next().await {
+            let frame = frame?;
             open.iter().for_each(OpenChannel::heard);
-            let told = self.answer(decode::<Ask>(&frame?)?).await?;
+            let told = self.answer(decode::<Ask>(&frame)?).await?;
             wire.send(Bytes::from(encode(&told))).await?;
         }
         Ok(())
@@ -123,6 +124,15 @@ impl Consensus {
         )))
     }
 
+    /// Takes a leader's word for what is committed, if its claim to lead can be.
+    fn hear(&self, append: &Append) -> Result<(), RecordError> {
+        self.believes(append.vote)?;
+        if let Some(commit) = &append.commit {
+            self.evidence().committed(commit.index);
+        }
+        Ok(())
+    }
+
     /// Pipelined appends: the next is received while the last is being flushed.
     async fn serve_appends<T>(
         &self,
@@ -136,10 +146,11 @@ impl Consensus {
         // An unreadable request ends the requests; earlier ones are answered.
         let (consensus, from) = (self.clone(), open.as_ref().map(OpenChannel::from));
         let requests = source.map(move |frame| {
-            open.iter().for_each(OpenChannel::heard);
             let read = || {
-                let append = decode::<Append>(&frame?)?;
-                consensus.believes(append.vote)?;
+                let frame = frame?;
+                open.iter().for_each(OpenChannel::heard);
+                let append = decode::<Append>(&frame)?;
+                consensus.hear(&append)?;
                 Ok(AppendEntriesRequest::try_from(append)?)
             };
             read().inspect_err(|error| consensus.note_refused(Channel::Append, from, error)).ok()
@@ -214,7 +225,7 @@ impl Consensus {
     pub(crate) async fn answer(&self, ask: Ask) -> Result<PeerAnswer, RecordError> {
         let failed = |error: String| PeerAnswer::Failed(error);
         match &ask {
-            Ask::Append(append) => self.believes(append.vote)?,
+            Ask::Append(append) => self.hear(append)?,
             Ask::Vote(ballot) | Ask::PreVote(ballot) => self.believes(ballot.vote)?,
             Ask::Transfer { from, .. } => self.believes(*from)?,
             Ask::Gone { .. } => {}
@@ -247,7 +258,7 @@ impl Consensus {
     }
 }
 
-fn transfer(
+pub(crate) fn transfer(
     from: VoteRecord,
     to: NodeId,
     last: Option<LogIdRecord>,

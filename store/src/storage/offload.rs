@@ -4,9 +4,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::error::StorageError;
-
-/// Nice value of a thread that encodes a snapshot: all others go first.
-const NICE: i32 = 10;
+use crate::priority;
 
 /// Where blocking work runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,9 +56,7 @@ impl Offload {
         std::thread::Builder::new()
             .name("snapshot".into())
             .spawn(move || {
-                if let Err(error) = rustix::process::nice(NICE) {
-                    tracing::debug!(%error, "the snapshot thread keeps its priority");
-                }
+                priority::last();
                 // The caller is gone: the node is shutting down.
                 drop(answer.send(work()));
             })

@@ -22,6 +22,7 @@ use super::error::StorageError;
 use super::offload::may_block;
 use super::record::LogIdRecord;
 use super::stats::{WriteStats, Written};
+use crate::priority;
 
 /// Bytes of entries that may wait for the disk. An append beyond it waits for
 /// room; a single bigger one is still let through.
@@ -518,7 +519,9 @@ struct Worker {
 
 impl Worker {
     fn run(self) {
+        priority::begin();
         while let Some(taken) = self.queue.next() {
+            priority::adapt();
             if !self.queue.commit(taken, By::Writer) {
                 break;
             }

@@ -1,11 +1,14 @@
 //! The help of the grammar: what applies to every command is shown once, at the
 //! top, and each command has examples.
 
+mod entries;
+
 use std::fmt::Write as _;
 
 use clap::builder::StyledStr;
 use clap::{Arg, Command, CommandFactory};
 
+use self::entries::ENTRIES;
 use super::Cli;
 use crate::colour::{HEADING, HELP};
 
@@ -34,136 +37,6 @@ Exit codes:
 
 /// Printed after the examples of every command but the top.
 const SETTINGS: &str = "Settings (--job, --run, -o json, --timeout, …): see `holdfast --help`";
-
-/// Commands and what to type, each as it stands in the command's own help.
-const EXAMPLES: &[(&str, &[&str])] = &[
-    (
-        "",
-        &[
-            "holdfast status",
-            "holdfast --store 10.0.0.1:21001,10.0.0.2:21001 doctor",
-            "holdfast --job llm why",
-            "holdfast --job llm events --follow",
-            "holdfast --job llm job plan --without host7",
-            "holdfast --job llm run open",
-            "holdfast --job llm kv put checkpoint/step 4200",
-            "holdfast --job llm kv cas owner '' \"$(hostname)\"",
-            "holdfast --job llm kv wait ready --timeout 5m && start-training",
-            "holdfast --job llm -o json kv watch checkpoint/ | jq .value",
-        ],
-    ),
-    ("status", &["holdfast status", "holdfast --store 10.0.0.1:21001 status -o json"]),
-    ("node list", &["holdfast node list"]),
-    ("node add", &["holdfast node add 4 10.0.0.4:21001"]),
-    ("node promote", &["holdfast node promote 4"]),
-    (
-        "node replace",
-        &["holdfast node replace 2 4", "holdfast node replace 2 4 10.0.0.4:21001 --force"],
-    ),
-    ("node remove", &["holdfast node remove 4"]),
-    ("leader show", &["holdfast leader show"]),
-    ("leader transfer", &["holdfast leader transfer", "holdfast leader transfer 2"]),
-    ("backup", &["holdfast backup monday.backup", "holdfast backup - | zstd > monday.zst"]),
-    (
-        "backup verify",
-        &["holdfast backup verify monday.backup", "zstd -dc monday.zst | holdfast backup verify -"],
-    ),
-    ("agent list", &["holdfast agent list", "holdfast --job llm agent list"]),
-    ("waits", &["holdfast waits", "holdfast --job llm --run r7 waits"]),
-    ("why", &["holdfast why", "holdfast --job llm why", "holdfast --job llm why --follow"]),
-    ("processes", &["holdfast --job llm processes", "holdfast --job llm --run r7 processes"]),
-    ("process remove", &["holdfast --job llm process remove 7 --reason 'ECC errors on host7'"]),
-    ("fence check", &["holdfast fence check \"$HOLDFAST_FENCE\" && upload checkpoint"]),
-    ("rounds", &["holdfast --job llm rounds"]),
-    (
-        "comm list",
-        &["holdfast --job llm comm list", "holdfast --job llm -o json comm list | jq .groups"],
-    ),
-    (
-        "comm show",
-        &[
-            "holdfast --job llm comm show world",
-            "holdfast --job llm comm show world --generation 12",
-        ],
-    ),
-    ("comm excuse", &["holdfast --job llm comm excuse world 7"]),
-    ("comm revoke", &["holdfast --job llm comm revoke world --reason 'NIC of host7 flaps'"]),
-    ("iterations", &["holdfast --job llm iterations"]),
-    (
-        "events",
-        &[
-            "holdfast --job llm events --follow",
-            "holdfast --job llm events --after 4200 -o json | jq .what",
-        ],
-    ),
-    ("doctor", &["holdfast doctor", "holdfast doctor --python .venv/bin/python"]),
-    ("job list", &["holdfast job list"]),
-    ("job delete", &["holdfast job delete llm"]),
-    (
-        "job plan",
-        &[
-            "holdfast --job llm job plan --without host7",
-            "holdfast --job llm job plan --without 12 --without 13",
-        ],
-    ),
-    ("run list", &["holdfast --job llm run list"]),
-    ("run open", &["holdfast --job llm run open", "holdfast --job llm run open r7"]),
-    ("run end", &["holdfast --job llm run end r7"]),
-    ("run delete", &["holdfast --job llm run delete r7"]),
-    (
-        "kv put",
-        &[
-            "holdfast kv put greeting hello",
-            "holdfast kv put config - < config.json",
-            "holdfast kv put owner host7 --if-revision 0",
-            "holdfast kv put flags -- --fast",
-        ],
-    ),
-    ("kv get", &["holdfast kv get greeting", "holdfast kv get config --raw > config.json"]),
-    ("kv add", &["holdfast kv add steps 1", "holdfast kv add budget -5"]),
-    ("kv max", &["holdfast kv max last_step 4200"]),
-    ("kv cas", &["holdfast kv cas owner '' host7", "holdfast kv cas owner host7 host8"]),
-    ("kv delete", &["holdfast kv delete greeting", "holdfast kv delete --prefix checkpoint/"]),
-    (
-        "kv txn",
-        &[
-            "holdfast kv txn --if 'absent(owner)' --then 'put owner host7' --else 'get owner'",
-            "holdfast kv txn --if 'value(\"owner\") = \"host7\"' --then 'delete owner' --then 'add freed 1'",
-            "holdfast kv txn < swap.txt",
-        ],
-    ),
-    ("kv append", &["holdfast kv append log 'step 4200 done'"]),
-    ("kv list", &["holdfast kv list", "holdfast kv list checkpoint/ --keys-only"]),
-    ("kv count", &["holdfast kv count checkpoint/"]),
-    (
-        "kv watch",
-        &["holdfast kv watch", "holdfast -o json kv watch checkpoint/ --from 42 | jq .value"],
-    ),
-    (
-        "kv wait",
-        &[
-            "holdfast kv wait ready --timeout 5m && start-training",
-            "holdfast kv wait steps --at-least 100 --timeout never",
-        ],
-    ),
-    ("kv push", &["holdfast kv push work shard-17"]),
-    ("kv pop", &["holdfast kv pop work"]),
-    ("kv length", &["holdfast kv length work"]),
-    ("token keygen", &["holdfast token keygen tokens.key"]),
-    (
-        "token create",
-        &[
-            "holdfast token create --key tokens.key --role job --jobs 'llm-*' --name team-a --expires 30d",
-            "holdfast token create --key tokens.key --role operator --name alice --expires 12h",
-        ],
-    ),
-    ("token list", &["holdfast token list"]),
-    ("token revoke", &["holdfast token revoke t0123456789abcdef --keep 30d"]),
-    ("token show", &["holdfast token show team-a.token"]),
-    ("config", &["holdfast config", "HOLDFAST_JOB=llm holdfast config -o json"]),
-    ("completions", &["source <(holdfast completions bash)"]),
-    ("version", &["holdfast version"]),
-];
 
 /// The grammar with its help.
 pub(super) fn command() -> Command {
@@ -197,10 +70,14 @@ fn after_help(before: &str, path: &str, behind: &str) -> StyledStr {
     for heading in ["Settings:", "Exit codes:"] {
         text = text.replace(heading, &format!("{HEADING}{heading}{HEADING:#}"));
     }
-    if let Some((_, lines)) = EXAMPLES.iter().find(|(of, _)| *of == path) {
+    if let Some(entry) = ENTRIES.iter().find(|entry| entry.command == path) {
         let _ = writeln!(text, "{HEADING}Examples:{HEADING:#}");
-        for line in *lines {
+        for line in entry.examples {
             let _ = writeln!(text, "  {line}");
+        }
+        if !entry.json.is_empty() {
+            let words: Vec<&str> = entry.json.split_whitespace().collect();
+            let _ = writeln!(text, "\n{HEADING}With -o json:{HEADING:#}\n  {}", words.join(" "));
         }
         if !behind.is_empty() {
             text.push('\n');
@@ -216,6 +93,7 @@ mod tests {
 
     use clap::ColorChoice;
 
+    use super::entries::Entry;
     use super::*;
     use crate::cli::parse;
 
@@ -242,24 +120,35 @@ mod tests {
     fn every_command_has_examples_and_every_example_has_a_command() {
         let all = all();
         for (path, command) in &all {
-            let has = EXAMPLES.iter().any(|(of, _)| of == path);
+            let has = ENTRIES.iter().any(|entry| entry.command == path);
             let does = !command.has_subcommands() || !command.is_subcommand_required_set();
             assert_eq!(has, path.is_empty() || does, "{path}");
         }
-        for (path, _) in EXAMPLES {
-            assert!(all.iter().any(|(known, _)| known == path), "{path}");
+        for Entry { command, .. } in ENTRIES {
+            assert!(all.iter().any(|(known, _)| known == command), "{command}");
         }
     }
 
     #[test]
+    fn every_command_but_a_script_says_its_document() {
+        for Entry { command, json, .. } in ENTRIES {
+            let has = json.contains(['{', '[']);
+            assert_eq!(has, !matches!(*command, "" | "completions"), "{command}: {json}");
+        }
+        let (_, put) = all().into_iter().find(|(path, _)| path == "kv put").expect("kv put");
+        let help = help(&put);
+        assert!(help.contains("With -o json:\n  {\"revision\"}"), "{help}");
+    }
+
+    #[test]
     fn every_example_can_be_typed() {
-        for (path, lines) in EXAMPLES {
-            for line in *lines {
+        for Entry { command, examples, .. } in ENTRIES {
+            for line in *examples {
                 let words = words(line);
                 let parsed = parse(&words, ColorChoice::Never);
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err().message());
-                let named = path.split(' ').all(|word| line.contains(word));
-                assert!(named, "the example of `{path}` shows something else: {line}");
+                let named = command.split(' ').all(|word| line.contains(word));
+                assert!(named, "the example of `{command}` shows something else: {line}");
             }
         }
     }

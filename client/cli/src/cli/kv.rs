@@ -49,7 +49,7 @@ pub(crate) enum KvCommand {
         /// The key that holds the number
         #[arg(value_parser = argument::blob())]
         key: Blob,
-        /// What it is at least from now on; may be negative
+        /// The least value that it gets; may be negative
         #[arg(allow_negative_numbers = true, value_name = "N")]
         number: i64,
     },
@@ -77,8 +77,8 @@ pub(crate) enum KvCommand {
     },
     /// Compare and change several keys at one revision; exit code 1 if not all comparisons hold
     ///
-    /// All comparisons hold, and the steps of --then are done; or the steps of --else are. Each of
-    /// the three options can be repeated. Without any of them the transaction is read from standard
+    /// If all comparisons hold, the steps of --then are done, otherwise those of --else. Each of the
+    /// three options can be repeated. Without any of them the transaction is read from standard
     /// input: comparisons, an empty line, steps, an empty line, steps else, a line each.
     ///
     /// A comparison is value(KEY) = VALUE, revision(KEY) = N (0: the key is absent), exists(KEY) or

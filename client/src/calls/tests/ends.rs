@@ -1,7 +1,7 @@
 //! How calls end, and what their errors say.
 
 use holdfast_api::LeaseCommand;
-use holdfast_api::stream::MINOR_COORDINATION;
+use holdfast_api::version::MINOR_COORDINATION;
 
 use super::*;
 

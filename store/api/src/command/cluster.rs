@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{
-    COORDINATION_LEVEL, FIRST_LEVEL, Facts, KEPT_BYTES_LEVEL, Sender, Subject, TOKENS_LEVEL,
-};
+use super::facts::{Facts, Sender, Subject};
 use crate::limits::{Budget, CoordinationLimits, Limits};
 use crate::name::{Name, NodeId};
+use crate::version::{COORDINATION_LEVEL, FIRST_LEVEL, KEPT_BYTES_LEVEL, TOKENS_LEVEL};
 
 /// A command on the cluster itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,41 +2,7 @@
 
 use crate::lease::LeaseId;
 use crate::name::{Name, Scope};
-
-/// Newest feature level that this build obeys. A level gates commands, and
-/// changed behaviour of old ones, until every node obeys it.
-pub const FEATURE_LEVEL: u32 = TOKENS_LEVEL;
-
-/// The level of a new cluster.
-pub const FIRST_LEVEL: u32 = 1;
-
-/// From this level on the log time of a run's end is kept, ended runs can be
-/// purged, jobs deleted, a job without runs does not count as one, and a quota
-/// names the run to delete.
-pub const RUNS_LEVEL: u32 = 2;
-
-/// From this level on there are leases, processes and rounds.
-pub const COORDINATION_LEVEL: u32 = 3;
-
-/// From this level on several key-value commands can travel as one.
-pub const PIPELINE_LEVEL: u32 = 4;
-
-/// From this level on, ids of sessions and leases are derived from their holders'
-/// nonces, so that nobody can guess another's.
-pub const SECRET_IDS_LEVEL: u32 = 5;
-
-/// From this level on, the cluster keeps which signed tokens were revoked.
-pub const TOKENS_LEVEL: u32 = 6;
-
-/// From this level on, jobs that are over are forgotten when all names are taken.
-pub const NAMES_LEVEL: u32 = 6;
-
-/// From this level on there is [`KvOp::Max`](super::KvOp::Max).
-pub const MAX_OP_LEVEL: u32 = 6;
-
-/// From this level on there are budgets for what is kept beside keys and values: payloads of
-/// rounds and answers of sessions.
-pub const KEPT_BYTES_LEVEL: u32 = 6;
+use crate::version::FIRST_LEVEL;
 
 /// Bytes counted for any command, beside its keys and values.
 pub(super) const COMMAND_BYTES: usize = 64;

@@ -5,13 +5,11 @@ use std::convert::Infallible;
 use serde::{Deserialize, Serialize};
 
 use super::Revision;
-use super::facts::{
-    COMMAND_BYTES, FIRST_LEVEL, Facts, MAX_OP_LEVEL, PIPELINE_LEVEL, Sender, Size, Subject,
-};
+use super::facts::{COMMAND_BYTES, Facts, Sender, Size, Subject};
 use crate::blob::Blob;
 use crate::name::Scope;
 use crate::outcome::Refusal;
-use crate::stream::{MINOR_MAX_OP, MINOR_PIPELINES};
+use crate::version::{FIRST_LEVEL, MAX_OP_LEVEL, MINOR_MAX_OP, MINOR_PIPELINES, PIPELINE_LEVEL};
 
 /// Bytes counted for each key of a command that names several.
 const STEP_BYTES: usize = 16;

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{COORDINATION_LEVEL, Facts, Sender, Subject, Turn};
+use super::facts::{Facts, Sender, Subject, Turn};
 use super::{LogTime, Nonce};
 use crate::lease::LeaseId;
 use crate::name::{Name, Scope};
 use crate::run::RunChoice;
-use crate::stream::MINOR_COORDINATION;
+use crate::version::{COORDINATION_LEVEL, MINOR_COORDINATION};
 
 /// A command on leases. A lease belongs to a run and is held by the agent of
 /// one host; every process of that host is attached to it.

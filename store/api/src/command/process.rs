@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{COORDINATION_LEVEL, Facts, Sender, Size, Subject, Turn};
+use super::facts::{Facts, Sender, Size, Subject, Turn};
 use super::{Nonce, Revision};
 use crate::lease::LeaseId;
 use crate::name::Scope;
 use crate::process::{
     Incarnation, Labels, ProcessEnd, ProcessId, Role, is_default, is_default_role, is_zero,
 };
-use crate::stream::MINOR_COORDINATION;
 use crate::terms::Policy;
+use crate::version::{COORDINATION_LEVEL, MINOR_COORDINATION};
 
 /// A command on processes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

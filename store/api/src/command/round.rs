@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use super::LogTime;
-use super::facts::{COORDINATION_LEVEL, Facts, Sender, Size, Subject, Turn};
+use super::facts::{Facts, Sender, Size, Subject, Turn};
 use crate::blob::Blob;
 use crate::hold::{Member, Release, ReleaseWhy};
 use crate::lease::LeaseId;
 use crate::name::Scope;
 use crate::process::{Incarnation, ProcessId};
 use crate::round::{Arrival, ArrivalAnswer, CallId, Generation, is_default};
-use crate::stream::MINOR_COORDINATION;
 use crate::terms::{Among, Terms};
+use crate::version::{COORDINATION_LEVEL, MINOR_COORDINATION};
 
 /// A command on rounds. Nothing here waits: an arrival is answered at once, and
 /// its outcome is read from its lease's feed.

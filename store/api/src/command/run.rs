@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::LogTime;
-use super::facts::{COORDINATION_LEVEL, FIRST_LEVEL, Facts, RUNS_LEVEL, Sender, Subject};
+use super::facts::{Facts, Sender, Subject};
 use crate::name::Name;
+use crate::version::{COORDINATION_LEVEL, FIRST_LEVEL, RUNS_LEVEL};
 
 /// A command on jobs and runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{COORDINATION_LEVEL, Facts, Sender, Subject};
+use super::facts::{Facts, Sender, Subject};
 use super::{LogTime, SessionId};
 use crate::lease::LeaseId;
+use crate::version::COORDINATION_LEVEL;
 
 /// A random number that makes opening a session retryable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

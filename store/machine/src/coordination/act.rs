@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use holdfast_api::command::facts::KEPT_BYTES_LEVEL;
+use holdfast_api::version::KEPT_BYTES_LEVEL;
 use holdfast_api::{
     Cause, EndInfo, Event, EventKind, Fault, Generation, Incarnation, LeaseId, Limits, LogTime,
     ProcessId, Refusal, Revision, Role,

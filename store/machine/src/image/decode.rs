@@ -22,7 +22,7 @@ use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored, Usage};
 use crate::lease::{Lease, Leases};
 use crate::machine::Machine;
 use crate::session::{Session, Sessions, weight};
-use holdfast_api::command::facts::SECRET_IDS_LEVEL;
+use holdfast_api::version::SECRET_IDS_LEVEL;
 
 pub(super) fn machine(version: u32, input: &mut Reader<'_>) -> Result<Machine, DecodeError> {
     let time = input.u64()?;

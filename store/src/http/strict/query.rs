@@ -131,7 +131,9 @@ fn wrong(shape: &Shape, value: &str) -> Option<String> {
         Shape::Id => value.parse::<Quotable>().is_ok(),
         Shape::Whole(from, to) => {
             let number = value.parse::<i128>();
-            number.is_ok_and(|number| (*from..=*to).contains(&number))
+            // A type without a sign does not read `-0`.
+            let is_signed = *from < 0 || !value.starts_with('-');
+            is_signed && number.is_ok_and(|number| (*from..=*to).contains(&number))
         }
         Shape::Flag => value == "true" || value == "false",
         Shape::Choice(known) => known.iter().any(|known| known == value),

@@ -246,6 +246,7 @@ fn each_slip_in_an_address_is_named() {
             "the parameter `limit` must be a whole number from 0 to 18446744073709551615, not \"-1\".",
         ),
         ("/v1/kv/list?limit=", "not \"\"."),
+        ("/v1/kv/list?limit=-0", "not \"-0\"."),
         (
             "/v1/kv/get?job=web",
             "the parameter `key` is missing (the key, other bytes than text as \\xNN).",

@@ -70,6 +70,26 @@ fn a_follower_hears_the_others_through_its_leader() {
     assert_eq!(known.missing, word.missing, "for as long as the leader says");
 }
 
+#[test]
+fn what_is_committed_shows_a_majority_and_not_more() {
+    let began = Instant::now();
+    let view = view(5, NodeRole::Follower);
+    let mut contacts = Contacts::new(began);
+    contacts.note(2, began + SECOND * 10);
+    contacts.note(3, began + SECOND * 20);
+    contacts.note(4, began + SECOND * 30);
+    let judged = |contacts: &Contacts, second: u32| {
+        contacts.judge(&view, began + SECOND * second, SILENCE_MAX).unwrap()
+    };
+    assert!(judged(&contacts, 100).is_lost());
+    contacts.note_majority(&view, began + SECOND * 100);
+    let known = judged(&contacts, 100);
+    let missing: Vec<NodeId> = known.missing.iter().map(|missing| missing.node).collect();
+    assert_eq!((known.answering, known.lost_ms, missing), (3, None, vec![2, 5]));
+    // Nothing more is committed: it is lost again.
+    assert_eq!(judged(&contacts, 102).lost_ms, Some(2_000));
+}
+
 /// A leader's log lines after its followers have been silent for this long.
 fn said(log: &mut Log, silences: [u64; 2], now: Instant) -> Vec<Line> {
     let view = view(3, NodeRole::Leader);

@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 /// The value of a metric without labels.
-pub(super) fn value(text: &str, name: &str) -> Option<f64> {
+pub(crate) fn value(text: &str, name: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// A histogram's cumulative counts, by the upper bounds of its buckets.
 #[derive(Debug, PartialEq)]
-pub(super) struct Histogram {
+pub(crate) struct Histogram {
     /// Upper bound in seconds and observations up to it, in ascending order.
     buckets: Vec<(f64, f64)>,
 }
 
 impl Histogram {
     /// The histogram of this name; none if it is not there.
-    pub(super) fn read(text: &str, name: &str) -> Option<Histogram> {
+    pub(crate) fn read(text: &str, name: &str) -> Option<Histogram> {
         let start = format!("{name}_bucket{{le=\"");
         let bucket = |line: &str| {
             let (bound, rest) = line.strip_prefix(&start)?.split_once("\"}")?;
@@ -28,14 +28,14 @@ impl Histogram {
         (!buckets.is_empty()).then_some(Histogram { buckets })
     }
 
-    pub(super) fn count(&self) -> f64 {
+    pub(crate) fn count(&self) -> f64 {
         self.buckets.last().map_or(0.0, |(_, count)| *count)
     }
 
     /// A bound below which this part (0 to 1) of all observations lies: the
     /// upper end of the bucket. None if it lies beyond all buckets, or nothing
     /// was observed.
-    pub(super) fn quantile(&self, part: f64) -> Option<Duration> {
+    pub(crate) fn quantile(&self, part: f64) -> Option<Duration> {
         let wanted = self.count() * part;
         let (bound, _) = self.buckets.iter().find(|(_, count)| *count >= wanted && *count > 0.0)?;
         Duration::try_from_secs_f64(*bound).ok()

@@ -8,7 +8,7 @@
 //! | [`host`] | this host: ports, PyTorch |
 
 mod cluster;
-mod exposition;
+pub(crate) mod exposition;
 mod host;
 
 use std::io;

@@ -1,0 +1,67 @@
+//! What versions of Holdfast understand: the feature level, which is replicated and
+//! gates what is logged, and the stream's minor, which says what one node takes from
+//! a client.
+
+/// Newest feature level that this build obeys. A level gates commands, and
+/// changed behaviour of old ones, until every node obeys it.
+pub const FEATURE_LEVEL: u32 = TOKENS_LEVEL;
+
+/// The level of a new cluster.
+pub const FIRST_LEVEL: u32 = 1;
+
+/// From this level on the log time of a run's end is kept, ended runs can be
+/// purged, jobs deleted, a job without runs does not count as one, and a quota
+/// names the run to delete.
+pub const RUNS_LEVEL: u32 = 2;
+
+/// From this level on there are leases, processes and rounds.
+pub const COORDINATION_LEVEL: u32 = 3;
+
+/// From this level on several key-value commands can travel as one.
+pub const PIPELINE_LEVEL: u32 = 4;
+
+/// From this level on, ids of sessions and leases are derived from their holders'
+/// nonces, so that nobody can guess another's.
+pub const SECRET_IDS_LEVEL: u32 = 5;
+
+/// From this level on, the cluster keeps which signed tokens were revoked.
+pub const TOKENS_LEVEL: u32 = 6;
+
+/// From this level on, jobs that are over are forgotten when all names are taken.
+pub const NAMES_LEVEL: u32 = 6;
+
+/// From this level on there is [`KvOp::Max`](crate::KvOp::Max).
+pub const MAX_OP_LEVEL: u32 = 6;
+
+/// From this level on there are budgets for what is kept beside keys and values: payloads of
+/// rounds and answers of sessions.
+pub const KEPT_BYTES_LEVEL: u32 = 6;
+
+/// What this version understands beyond the first one, in
+/// [`Hello::minor`](crate::stream::Hello::minor).
+pub const MINOR: u32 = MINOR_MAX_OP;
+
+/// From this minor version on a node takes
+/// [`RequestBody::Report`](crate::stream::RequestBody::Report); an older one would take it for
+/// a broken frame.
+pub const MINOR_REPORTS: u32 = 1;
+
+/// From this minor version on a node takes
+/// [`RequestBody::Feed`](crate::stream::RequestBody::Feed), and commands on leases, processes
+/// and rounds.
+pub const MINOR_COORDINATION: u32 = 2;
+
+/// From this minor version on a node takes
+/// [`RequestBody::Events`](crate::stream::RequestBody::Events).
+pub const MINOR_EVENTS: u32 = 3;
+
+/// From this minor version on a node takes [`Command::Pipeline`](crate::Command::Pipeline), if
+/// [`Hello::level`](crate::stream::Hello::level) has it.
+pub const MINOR_PIPELINES: u32 = 4;
+
+/// From this minor version on a node takes
+/// [`RequestBody::WatchLeader`](crate::stream::RequestBody::WatchLeader).
+pub const MINOR_LEADER: u32 = 5;
+
+/// From this minor version on a node takes [`KvOp::Max`](crate::KvOp::Max).
+pub const MINOR_MAX_OP: u32 = 6;
