@@ -28,6 +28,8 @@ def parse() -> argparse.Namespace:
                         help="folder of holdfast-store, holdfast and holdfast-agent (default: %(default)s)")
     parser.add_argument("--python", default=os.environ.get("HOLDFAST_WHEEL_PYTHON") or sys.executable,
                         help="a Python that can import torch and holdfast (default: %(default)s)")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo",
+                        help="of the process group; with nccl all ranks share this machine's first GPU (default: %(default)s)")
     parser.add_argument("--part", choices=("a", "b"), help="only this part")
     parser.add_argument("--quick", action="store_true", help="fewer ranks, kills and steps")
     parser.add_argument("--keep", action="store_true", help="keep data and logs also after a success")
@@ -37,8 +39,8 @@ def parse() -> argparse.Namespace:
 def parts(options: argparse.Namespace, hosts: Hosts, say: Progress) -> list[tuple[str, Groups, int]]:
     """Each part with its steps."""
     ranks, kills, steps = (3, [0, 1], 200) if options.quick else (4, [0, 1, 2, 3], 400)
-    a = Groups(hosts, options.python, say, "comm-a", ranks, kills, returns=True)
-    b = Groups(hosts, options.python, say, "comm-b", ranks, [ranks - 1], returns=False)
+    a = Groups(hosts, options.python, say, "comm-a", ranks, kills, returns=True, backend=options.backend)
+    b = Groups(hosts, options.python, say, "comm-b", ranks, [ranks - 1], returns=False, backend=options.backend)
     return [(name, part, steps) for name, part in (("a", a), ("b", b)) if options.part in (None, name)]
 
 

@@ -14,6 +14,12 @@ LINE = (r"^at (?P<at>[\d.]+) (?:(?P<formed>formed) generation (?P<generation>\d+
         r"|step (?P<step>\d+))")
 
 
+def one_gpu(rank: int) -> dict[str, str]:
+    """What lets ranks share a GPU: NCCL takes each for a host of its own, and uses sockets and few of the GPU's blocks."""
+    return {"NCCL_HOSTID": f"host-{rank}", "NCCL_MAX_NCHANNELS": "2", "NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0",
+            "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": "0"}
+
+
 class Death:
     """One rank killed, and what came of it: when the last of the survivors did what."""
 
@@ -35,8 +41,9 @@ class Death:
 class Groups(Part):
     """Ranks are killed with SIGKILL, wherever they are, and the leader of the store with one of them."""
 
-    def __init__(self, hosts: Hosts, python: str, say, name: str, ranks: int, kills: list[int], returns: bool):
+    def __init__(self, hosts: Hosts, python: str, say, name: str, ranks: int, kills: list[int], returns: bool, backend: str):
         super().__init__(hosts, python, say)
+        self.backend = backend
         self.name, self.ranks, self.kills, self.returns = name, ranks, kills, returns
         self.title = "killed ranks come back" if returns else "the others go on without the killed rank"
         self.deaths: list[Death] = []
@@ -74,9 +81,10 @@ class Groups(Part):
         last_call = "60" if self.returns else "0"
         program = host.start(name, [
             str(self.cluster.binaries / "holdfast-agent"), "run", "--store", self.cluster.store, "--job", self.job,
-            "--run", "r", "--", self.python, "-u", str(SCRIPT), "--steps", str(self.steps), "--loading", LOADING_SECONDS,
+            "--run", "r", "--", self.python, "-u", str(SCRIPT), "--backend", self.backend,
+            "--steps", str(self.steps), "--loading", LOADING_SECONDS,
             "--least", str(self.ranks - 1), "--last-call", last_call,
-        ], RANK=str(rank), WORLD_SIZE=str(self.ranks))
+        ], RANK=str(rank), WORLD_SIZE=str(self.ranks), **(one_gpu(rank) if self.backend == "nccl" else {}))
         self.homes[rank] = (host, program)
         return program
 

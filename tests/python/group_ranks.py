@@ -1,6 +1,6 @@
 """A rank of an elastic process group with a subgroup, which sums in both until it is told to stop.
 
-    group_ranks.py PROCESS WORLD
+    group_ranks.py PROCESS WORLD BACKEND
 """
 import os
 import sys
@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import holdfast.torch
 
-process, world = int(sys.argv[1]), int(sys.argv[2])
+process, world, backend = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+device = "cuda" if backend == "nccl" else "cpu"
 STEPS = 10
 """In an iteration; a rank that comes is in the next one."""
 
@@ -36,7 +37,7 @@ def pairs_of(world_size):
 
 def parallel(group):
     """One weight of which the gradient is a rank's input. Two passes, since the second one arranges gradients anew."""
-    found = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False), process_group=group)
+    found = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False, device=device), process_group=group)
     for _ in range(2):
         mean_gradient(found, 1.0)
     return found
@@ -44,13 +45,19 @@ def parallel(group):
 
 def mean_gradient(found, value):
     found.zero_grad()
-    found(torch.tensor([[value]])).sum().backward()
-    return found.module.weight.grad.item()
+    found(torch.tensor([[value]], device=device)).sum().backward()
+    return kept(found.module.weight.grad)
 
 
 def total(group, value=process):
-    tensor = torch.tensor([value])
+    tensor = torch.tensor([value], device=device)
     dist.all_reduce(tensor, group=group)
+    return kept(tensor)
+
+
+def kept(tensor):
+    """The value that a collective has left, unless it was aborted."""
+    group.raise_if_revoked()
     return tensor.item()
 
 
@@ -83,9 +90,9 @@ def check_new(iteration):
         return
     assert dist.get_rank(pairs.group) == expected.index(iteration.rank) and dist.get_world_size(pairs.group) == 2
     assert dist.get_process_group_ranks(pairs.group) == expected
-    tensor = torch.tensor([process])
+    tensor = torch.tensor([process], device=device)
     dist.broadcast(tensor, src=expected[1], group=pairs.group)
-    assert tensor.item() == members[expected[1]]
+    assert kept(tensor) == members[expected[1]]
 
 
 def train(iteration):
@@ -123,7 +130,7 @@ def train(iteration):
 threading.Thread(target=listen, daemon=True).start()
 torch.set_num_threads(1)
 with holdfast.Job.join(process=process, world=world, members_min=1) as job, \
-        holdfast.torch.ElasticGroup(job, "gloo", timeout=1000) as group:
+        holdfast.torch.ElasticGroup(job, backend, timeout=1000) as group:
     pairs = group.subgroup(pairs_of, name="pairs")
     refused(lambda: group.subgroup(pairs_of, name="pairs"), "another one")
     refused(lambda: group.subgroup([[0, 1]]), "a function of the number of ranks")

@@ -6,6 +6,7 @@ INIT_METHOD is `env://`, an address, or `kept-master-addr`: then rank 0 binds MA
 purpose of its own, as some programs do, and the store is the one that HOLDFAST_TCPSTORE names. With
 `second-store` it takes its steps in a store of its own at MASTER_PORT + 1, whose master is rank 0,
 as NVRx's examples do; `second-store-without-libuv` has the other of PyTorch's two servers.
+With `nccl` all ranks share a GPU.
 With `accelerate` and `deepspeed` the group is formed as programs for these do; with `lightning` and
 `ray` the program starts its two ranks itself, as those do.
 
@@ -106,6 +107,11 @@ def form_group(method: str) -> dist.Store:
         deepspeed.init_distributed(dist_backend="gloo", timeout=PATIENCE)
         return dist.distributed_c10d._get_default_store()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if method == "nccl":
+        # NCCL takes each rank for a host of its own.
+        os.environ.update(NCCL_HOSTID=f"host-{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_NET="Socket", NCCL_NVLS_ENABLE="0")
+        dist.init_process_group("nccl", timeout=PATIENCE)
+        return dist.distributed_c10d._get_default_store()
     # env:// finds them by itself.
     place = {} if method == "env://" else {"rank": rank, "world_size": world}
     if method == "kept-master-addr":
@@ -134,6 +140,7 @@ def train(folder: pathlib.Path, store: dist.Store) -> None:
     """Takes steps until it is told to finish."""
     rank, world = dist.get_rank(), dist.get_world_size()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     step = 0
     while True:
         step += 1
@@ -142,7 +149,8 @@ def train(folder: pathlib.Path, store: dist.Store) -> None:
         store.set(f"beat/{rank}/{step}", str(attempt))
         if counted > world * step:
             raise AssertionError(f"{counted} steps were counted: keys of another attempt or job")
-        orders = torch.tensor([float((folder / name).exists()) for name in (f"fail-{attempt}", "finish")])
+        orders = [float((folder / name).exists()) for name in (f"fail-{attempt}", "finish")]
+        orders = torch.tensor(orders, device=device)
         dist.broadcast(orders, src=0)
         failing, finishing = orders.tolist()
         for other in range(world):
@@ -157,7 +165,7 @@ def train(folder: pathlib.Path, store: dist.Store) -> None:
             break
     # A group is formed late, through the store.
     group = dist.new_group(list(range(world)), timeout=PATIENCE)
-    total = torch.ones(1)
+    total = torch.ones(1, device=device)
     dist.all_reduce(total, group=group)
     if total.item() != world:
         raise AssertionError(f"{total.item()} of {world} ranks")

@@ -56,6 +56,28 @@ pub fn with_package() -> Option<PathBuf> {
     Some(PathBuf::from(named))
 }
 
+/// Whether tests on a GPU are wanted. Says `SKIPPED` if they are not.
+pub fn has_gpu() -> bool {
+    let is_wanted = std::env::var("HOLDFAST_GPU_TESTS").as_deref() == Ok("1");
+    if !is_wanted {
+        eprintln!("SKIPPED: set HOLDFAST_GPU_TESTS=1 on a machine that has a GPU");
+    }
+    is_wanted
+}
+
+/// Settings with which ranks share a GPU: NCCL takes each for a host of its own, and
+/// uses sockets and few of the GPU's blocks.
+pub fn on_one_gpu(rank: usize) -> [(&'static str, String); 6] {
+    [
+        ("NCCL_HOSTID", format!("host-{rank}")),
+        ("NCCL_MAX_NCHANNELS", "2".to_owned()),
+        ("NCCL_MNNVL_ENABLE", "0".to_owned()),
+        ("NCCL_NET", "Socket".to_owned()),
+        ("NCCL_NVLS_ENABLE", "0".to_owned()),
+        ("NCCL_SOCKET_IFNAME", "lo".to_owned()),
+    ]
+}
+
 /// A PyTorch to run a job with.
 #[derive(Debug, Clone)]
 pub struct Torch {

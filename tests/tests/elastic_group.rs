@@ -18,13 +18,15 @@ struct Ranks<'a> {
     package: Option<&'a Path>,
     control: &'a Path,
     tcpstore: &'a str,
+    backend: &'a str,
 }
 
 impl Ranks<'_> {
     fn start(&self, cluster: &mut Cluster, process: usize) -> Script {
         let mut command = binaries::without_settings(self.python);
         command.arg("-u").arg(python::script("group_ranks.py"));
-        command.args([process.to_string(), WORLD.to_string()]);
+        command.args([&process.to_string(), &WORLD.to_string(), self.backend]);
+        command.envs(python::on_one_gpu(process));
         command.env("HOLDFAST_CONTROL", self.control).env("HOLDFAST_TCPSTORE", self.tcpstore);
         if let Some(package) = self.package {
             command.env("PYTHONPATH", package);
@@ -51,12 +53,16 @@ async fn all_form(ranks: &mut [Script], pairs: &[&str]) -> u64 {
     generations[0]
 }
 
-async fn a_rank_is_lost_in_a_subgroup(torch: &Torch, package: Option<&Path>, how: &str) {
+async fn a_rank_is_lost_in_a_subgroup(
+    torch: &Torch,
+    package: Option<&Path>,
+    (backend, how): (&str, &str),
+) {
     let mut cluster = Cluster::start(1).await;
     let mut agent = Agent::start(&mut cluster, JOB).await;
     let control = agent.control().await;
-    let start =
-        Ranks { python: &torch.python, package, control: &control, tcpstore: agent.address() };
+    let (python, tcpstore) = (&torch.python, agent.address());
+    let start = Ranks { python, package, control: &control, tcpstore, backend };
     let mut ranks: Vec<Script> =
         (0..WORLD).map(|process| start.start(&mut cluster, process)).collect();
     for script in &mut ranks {
@@ -90,7 +96,7 @@ async fn a_rank_is_lost_in_a_subgroup(torch: &Torch, package: Option<&Path>, how
 async fn subgroups_are_formed_anew_in_place_with_the_whole() {
     let Some(torch) = Torch::with_package() else { return };
     let how = if torch.version >= (2, 15) { "in place" } else { "made again" };
-    a_rank_is_lost_in_a_subgroup(&torch, None, how).await;
+    a_rank_is_lost_in_a_subgroup(&torch, None, ("gloo", how)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,7 +106,48 @@ async fn an_older_torch_makes_its_groups_again() {
     // The package alone: beside it are others, which are not for this Python.
     let folder = tempfile::tempdir().expect("a folder");
     symlink(package_of(&with_package), folder.path().join("holdfast")).expect("a link");
-    a_rank_is_lost_in_a_subgroup(&torch, Some(folder.path()), "made again").await;
+    a_rank_is_lost_in_a_subgroup(&torch, Some(folder.path()), ("gloo", "made again")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subgroups_over_nccl_share_a_gpu() {
+    if !python::has_gpu() {
+        return;
+    }
+    let Some(torch) = Torch::with_package() else { return };
+    a_rank_is_lost_in_a_subgroup(&torch, None, ("nccl", "made again")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_lost_while_nccl_connects_ends_no_other() {
+    if !python::has_gpu() {
+        return;
+    }
+    let Some(torch) = Torch::with_package() else { return };
+    for lost in [2, 0] {
+        a_rank_is_lost_while_nccl_connects(&torch, lost).await;
+    }
+}
+
+async fn a_rank_is_lost_while_nccl_connects(torch: &Torch, lost: usize) {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start(&mut cluster, JOB).await;
+    let control = agent.control().await;
+    let mut ranks = Vec::new();
+    for process in 0..3 {
+        let mut command = binaries::without_settings(&torch.python);
+        command.arg("-u").arg(python::script("lost_connecting.py"));
+        command.args([process, 3, lost].map(|number| number.to_string()));
+        command.envs(python::on_one_gpu(process));
+        command.env("HOLDFAST_CONTROL", &control).env("HOLDFAST_TCPSTORE", agent.address());
+        ranks.push(Script::start_command(&mut cluster, &format!("process-{process}"), command));
+    }
+    ranks.remove(lost);
+    for mut rank in ranks {
+        let said = rank.says("sums ").await;
+        assert!(said.starts_with("2 pid"), "{said}");
+        rank.succeeds().await;
+    }
 }
 
 /// The folder of the package in a Python that has it.

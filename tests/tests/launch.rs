@@ -5,7 +5,7 @@ use std::process::Command;
 
 use holdfast_tests::command::COMES;
 use holdfast_tests::job::TORCHRUN;
-use holdfast_tests::{Agent, Cluster, Ended, Job, Torch, eventually};
+use holdfast_tests::{Agent, Cluster, Ended, Job, Torch, eventually, python};
 use nix::sys::signal::Signal;
 
 /// A job of one program: `holdfast-agent run FLAGS -- COMMAND`.
@@ -226,6 +226,18 @@ async fn ranks_that_are_told_their_place_in_variables() {
 #[tokio::test(flavor = "multi_thread")]
 async fn torchrun_on_one_node_without_flags() {
     torchrun_on_one_node(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn torchrun_with_ranks_that_use_nccl_on_one_gpu() {
+    if !python::has_gpu() {
+        return;
+    }
+    let mut cluster = Cluster::start(3).await;
+    let command = [&TORCHRUN[..], &["--nproc-per-node=2", "JOB", "nccl"]].concat();
+    let mut job = job(&mut cluster, &Torch::newest(), "nccl", &[], &command);
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
+    job.finishes("with 2 ranks").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -78,6 +78,17 @@ async fn arguments_that_cannot_be_are_refused_by_name_and_nothing_happens() {
     script.succeeds().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn building_nccls_communicators_ends_with_the_generation() {
+    let Some(python) = python::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let mut command = binaries::without_settings(&python);
+    command.arg("-u").arg(python::script("nccl_connect.py"));
+    let mut script = Script::start_command(&mut cluster, "connect", command);
+    script.says("all good").await;
+    script.succeeds().await;
+}
+
 /// One line of `job_loop.py`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Iteration {

@@ -70,6 +70,15 @@
 //! * A process whose minimum an outcome does not meet leaves, and reports that.
 //! * A call that waits logs the missing processes, within a second and then after
 //!   growing pauses: as an event of `tracing`, at WARN.
+//!
+//! # Modules that know each other
+//!
+//! * `held`, `host`, `lease`, `link`, `outage`, `pending`, `process`, `self_fence`,
+//!   `verbs`, `vitals`, `waiting`: a host holds its link (to the agent, or a lease of its
+//!   own), its processes, the calls that are `pending`, and the thread that fences it.
+//!   Processes, verbs and held rounds call through their host. `link` and `vitals` share
+//!   the heartbeat, `pending` hands on the state of what is held, and `waiting` and
+//!   `outage` put waits into words.
 
 pub mod communicator;
 pub mod error;

@@ -128,7 +128,7 @@ fn ports(local: SocketAddr, peer: SocketAddr) -> [u8; 4] {
     [a, b, c, d]
 }
 
-fn found(answer: &[u8], local: SocketAddr, peer: SocketAddr) -> io::Result<Found> {
+pub(crate) fn found(answer: &[u8], local: SocketAddr, peer: SocketAddr) -> io::Result<Found> {
     let short = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is too short");
     let u16_at = |at: usize| {
         let bytes = answer.get(at..at + 2).and_then(|bytes| bytes.try_into().ok());

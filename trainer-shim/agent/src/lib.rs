@@ -58,6 +58,14 @@
 //!   waits for no look-up and no report.
 //! * No name is ever looked up for a client: a silent name server must not
 //!   stop a job from starting.
+//!
+//! # Modules that know each other
+//!
+//! * `agent`, `collector`, `door`, `keeper`, `outage`, `ports`, `reporting`, `stores`:
+//!   the agent starts its doors, its ports, the stores, the collector and the reports.
+//!   `collector`, `outage` and `reporting` hold a handle to it, and `stores` sends it
+//!   requests. Doors, ports and stores are recorded for the keeper, whose records hold a
+//!   door's answers. Ports and doors make each other's listeners and connections.
 
 mod activity;
 pub mod agent;
@@ -66,6 +74,8 @@ mod complaints;
 pub mod control;
 mod diagnosis;
 pub mod door;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod guard;
 pub mod keeper;
 pub mod namespace;

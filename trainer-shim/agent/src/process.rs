@@ -82,7 +82,7 @@ fn read(path: &Path, bytes_max: u64) -> Vec<u8> {
 
 /// Adds the lines of `/proc/net/tcp` or `tcp6`: owners by local and remote
 /// address.
-fn read_table(table: &[u8], owners: &mut HashMap<(SocketAddr, SocketAddr), Owner>) {
+pub(crate) fn read_table(table: &[u8], owners: &mut HashMap<(SocketAddr, SocketAddr), Owner>) {
     let table = String::from_utf8_lossy(table);
     for line in table.lines().skip(1) {
         let mut fields = line.split_ascii_whitespace();

@@ -20,7 +20,7 @@
 mod address;
 mod connected;
 mod error;
-mod record;
+pub(crate) mod record;
 mod table;
 mod upkeep;
 

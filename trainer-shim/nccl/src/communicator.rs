@@ -228,9 +228,10 @@ impl Communicator {
 
     /// Stops what runs and keeps the communicator, so that all members can stop
     /// before the first one frees memory. It has stopped when
-    /// [`Communicator::state`] is [`State::Ready`]; then abort it. Needs the
-    /// capability, and a communicator that was formed: one that is still being
-    /// formed can be aborted only. Revoked again, it stays revoked.
+    /// [`Communicator::state`] is [`State::Ready`], or [`State::Failed`] in a member that
+    /// has seen a peer's connection end; then abort it. Needs the capability, and a
+    /// communicator that was formed: one that is still being formed can be aborted only.
+    /// Revoked again, it stays revoked.
     pub fn revoke(&mut self) -> Result<(), NcclError> {
         const CALL: &str = "ncclCommRevoke";
         group::refuse(CALL)?;
@@ -307,6 +308,9 @@ impl Communicator {
 
     /// Refuses in time what NCCL would refuse without a reason.
     pub(crate) fn require_ready(&mut self, call: &'static str) -> Result<(), NcclError> {
+        if self.stage == Stage::Revoked {
+            return Err(not_ready(call, "was revoked: abort it"));
+        }
         match self.state()? {
             State::Failed(failure) => return Err(failure.into()),
             State::InProgress if self.stage == Stage::Forming => {
@@ -318,9 +322,8 @@ impl Communicator {
             State::Ready => {}
         }
         match self.stage {
-            Stage::Revoked => Err(not_ready(call, "was revoked: abort it")),
             Stage::Finalizing => Err(not_ready(call, "was finalised: destroy it")),
-            Stage::Forming | Stage::Active => Ok(()),
+            Stage::Forming | Stage::Active | Stage::Revoked => Ok(()),
         }
     }
 

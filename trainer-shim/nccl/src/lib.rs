@@ -59,6 +59,13 @@
 //!
 //! `ncclCommShrink` and `ncclCommGrow` are reported and not called: a generation
 //! is formed by an id. NCCL has no barrier: an all-reduce of one value is one.
+//!
+//! # Modules that know each other
+//!
+//! * `communicator`, `device`, `error`, `group`, `load`: a group makes one call of
+//!   several communicators' calls, and a communicator refuses calls while a group is
+//!   open. Both need NCCL (`load`) and buffers (`device`). All of these return errors,
+//!   whose texts name the limits of `communicator`.
 
 pub mod codes;
 pub mod communicator;

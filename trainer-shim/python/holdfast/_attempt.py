@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, Optional
 
 from . import _arguments as arguments
+from . import _nccl as nccl
 from ._ending import in_words
 from ._errors import AttemptEnded, HoldfastError, Refused, Revoked
 from ._job import Job
@@ -187,9 +188,12 @@ class Running:
 
     def _watch(self, attempt: Attempt) -> None:
         """Waits for the revocation; then aborts what runs, and interrupts the function until it ends."""
-        why = None
+        why, failed = None, None
         while why is None and not self._left.is_set():
-            why = self._heard()
+            why = self._heard(HEAR_EVERY if failed is None else REVOKED_WITHIN)
+            if why is None and failed is not None:
+                self.fail(failed)
+            failed = failure_of_process_groups()
         if self._returned:
             # If all have, those that let go of it have ended nothing.
             self._voted.wait()
@@ -207,9 +211,9 @@ class Running:
             signal.pthread_kill(threading.main_thread().ident or 0, _signal())
             self._ended.wait(INTERRUPT_EVERY)
 
-    def _heard(self) -> Optional[str]:
+    def _heard(self, within: float) -> Optional[str]:
         try:
-            return self._holds.revoked(self.generation, HEAR_EVERY)
+            return self._holds.revoked(self.generation, within)
         except Exception as error:  # This incarnation has ended, or the program is ending.
             return str(error)
 
@@ -291,8 +295,9 @@ def _signal() -> int:
 
 
 def prepare() -> None:
-    """Finds the signal. For the main thread."""
+    """Finds the signal, and lets this process outlive process groups that are aborted. For the main thread."""
     _signal()
+    nccl.survive()
 
 
 def _distributed() -> Any:
@@ -305,7 +310,17 @@ def abort_process_groups() -> None:
     """Makes collectives that run fail. Those of gloo cannot be: they fail as other members close their sockets."""
     dist = _distributed()
     if dist is not None and dist.get_backend() != "gloo":
+        nccl.abort(list(dist.distributed_c10d._world.pg_map))
         dist.distributed_c10d._abort_process_group()
+
+
+def failure_of_process_groups() -> Optional[str]:
+    """What has failed in a process group without an exception."""
+    with contextlib.suppress(Exception):  # They are being destroyed.
+        dist = _distributed()
+        if dist is not None and dist.get_backend() != "gloo":
+            return nccl.failure()
+    return None
 
 
 def end_process_groups() -> None:

@@ -33,8 +33,8 @@ REVOKED_WITHIN = 5.0
 FAILED_ALONE_MAX = 3
 """Collectives that may fail in this rank while nobody has gone, before that is the program's own error."""
 
-WATCH_EVERY = 30.0
-"""Seconds after which the thread that waits for revocations asks again."""
+WATCH_EVERY = 1.0
+"""Seconds after which the thread that waits for revocations asks again, and whether a collective has failed unseen."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +114,20 @@ class ElasticGroup:
         if job._evict_after is not None:
             patience = job._evict_after
         self._limits = (stop_max, form_max, patience)
-        # Building must end before this rank is declared dead for not having stopped.
-        self._build_max, self._timeout = min(form_max, stop_max / 2), datetime.timedelta(seconds=timeout)
-        self._store = store if store is not None else _store(f"elastic.{job.run}")
+        # What cannot be interrupted must end before this rank is declared dead for not having stopped.
+        self._build_max = (min(form_max, stop_max / 2), form_max)
+
+        def connect() -> dist.Store:
+            return store if store is not None else _store(f"elastic.{job.run}")
+
         self._generation, self._intact, self._in_use, self._arrived = 0, False, False, False
         self._members: tuple[Member, ...] = ()
         self._closed = threading.Event()
         self._lock = threading.RLock()
-        self._failed_alone = 0
-        self._groups = process_groups(backend, self._store, self._timeout, job.process, job.incarnation)
+        self._failed_alone, self._failure = 0, ""
+        self._aborted = 0
+        limit = datetime.timedelta(seconds=timeout)
+        self._groups = process_groups(backend, connect, limit, job.process, job.incarnation)
         self.reconfigures = self._groups.reconfigures
         job._groups.append(self)
         how = "are formed anew in place" if self.reconfigures else "are destroyed and made again"
@@ -166,6 +171,24 @@ class ElasticGroup:
             return None
         return self._holds.revoked(self._generation, within)
 
+    def raise_if_revoked(self) -> None:
+        """Waits for the device, and raises :class:`holdfast.Revoked` if the communicator is over. ::
+
+            loss.backward()
+            group.raise_if_revoked()
+            optimizer.step()
+
+        With NCCL, a collective that is aborted ends like one that has succeeded, without an exception, and its result is
+        wrong. So call this after the collectives of a step, and before anything that is kept uses their results; and
+        before the group is left, since that aborts what still runs. With gloo they raise by themselves. What a
+        collective has written in place stays wrong: clear gradients before they are computed, and receive a state into
+        tensors that are copied only after this.
+        """
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        if self._generation and (why := self.revoked() or (None if self._intact else "it was aborted here")) is not None:
+            raise Revoked(f"generation {self._generation} of the process group is revoked: {why}", "conflict", False, "none")
+
     def advance(self, timeout: Optional[float] = None) -> ElasticIteration:
         """The next iteration of the job, with a communicator among its ranks: the same as before if nobody has come
         or gone. As :meth:`holdfast.Job.advance`; nothing of the communicator may run meanwhile."""
@@ -175,6 +198,9 @@ class ElasticGroup:
         how = (self._spec(), *self._limits)
         self._arrived = True
         while True:
+            if self._failed_alone > FAILED_ALONE_MAX:
+                failures = f"{self._failed_alone} generations of the process group have failed though nobody had gone"
+                raise RuntimeError(f"{failures}; the latest: {self._failure}")
             if self._intact and self.revoked() is not None:
                 self._intact = False
             if not self._intact:
@@ -224,7 +250,7 @@ class ElasticGroup:
             return
         self._closed.set()
         self._intact = False
-        with contextlib.suppress(Exception):  # It is over, and the process may be, too.
+        with self._lock, contextlib.suppress(Exception):  # It is over, and the process may be, too.
             self._groups.close()
         if self._generation:
             with contextlib.suppress(HoldfastError):  # If it cannot be said now, the end of this incarnation says it.
@@ -255,19 +281,25 @@ class ElasticGroup:
         parts = [subgroup._parts(len(self._members)) for subgroup in self._groups.subgroups]
         threading.Thread(target=self._watch, args=(self._generation,), name="holdfast-abort", daemon=True).start()
         try:
-            self._groups.form(formed, parts, self._build_max)
+            self._groups.form(formed, parts, *self._build_max)
             self._holds.ready(self._generation, None)
         except Revoked:
             return False
         except HoldfastError:
             raise
         except Exception as error:
-            if self.revoked() is None:
+            if self.revoked(REVOKED_WITHIN) is None:
                 logger.warning("generation %d could not be built here: %s", self._generation, error)
+                self._fails_alone(str(error))
                 self._holds.revoke(self._generation, f"it could not be built: {error}"[:200], None)
             return False
-        self._intact = True
-        return self.revoked() is None
+        with self._lock:
+            self._intact = self._aborted != self._generation
+        return self._intact and self.revoked() is None
+
+    def _fails_alone(self, why: str) -> None:
+        """A generation has failed though nobody has gone. The next one may do better, but not for ever."""
+        self._failed_alone, self._failure = self._failed_alone + 1, why
 
     def _stop(self) -> None:
         """Nothing of the communicator runs here any more: ranks that still wait for this one in a collective fail."""
@@ -278,18 +310,23 @@ class ElasticGroup:
 
     def _watch(self, generation: int) -> None:
         """Aborts what runs, as soon as it must not be used any more. The main thread may sit in a collective."""
-        why = None
+        why, failed = None, None
         while why is None and self._generation == generation and not self._closed.is_set():
             try:
-                why = self._holds.revoked(generation, WATCH_EVERY)
+                why = self._holds.revoked(generation, WATCH_EVERY if failed is None else REVOKED_WITHIN)
+                if why is None and failed is not None:
+                    self._fails_alone(failed)
+                    self._holds.revoke(generation, failed, None)
+                failed = self._groups.failure()
             except Exception as error:  # This incarnation has ended, or the program is ending.
                 why = str(error)
         if self._generation != generation or self._closed.is_set():
             return
-        self._intact = False
         logger.warning("generation %d of the process group is revoked: %s", generation, why)
         with self._lock:
             if self._in_use and self._generation == generation:
+                # Before collectives end: with NCCL those that are aborted end as if they had succeeded.
+                self._intact, self._aborted = False, generation
                 self._groups.abort()
 
     def _explains(self, error: BaseException) -> bool:
@@ -297,16 +334,19 @@ class ElasticGroup:
         is revoked for all."""
         if isinstance(error, Revoked):
             return True
-        if not isinstance(error, RuntimeError) or isinstance(error, HoldfastError):
+        if not isinstance(error, Exception) or isinstance(error, HoldfastError):
             return False
         is_collective = isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "nccl"))
-        if not is_collective:
+        if "nccl" in self.backend and not is_collective and "CUDA error" not in str(error) and self.revoked() is not None:
+            # A collective that was aborted has left values that are wrong, and whatever is made of them can fail.
+            logger.warning("an exception in generation %d, which is revoked, ends its iteration", self._generation, exc_info=error)
+            return True
+        if not is_collective or not isinstance(error, RuntimeError):
             return False
         logger.warning("a collective of generation %d failed: %s", self._generation, error)
         if self.revoked(REVOKED_WITHIN) is not None:
             return True
-        # It fails here, and nobody has gone: once more with another communicator, but not for ever.
-        self._failed_alone += 1
+        self._fails_alone(str(error))
         if self._failed_alone > FAILED_ALONE_MAX:
             return False
         self.fail(f"{type(error).__name__}: {error}")

@@ -6,11 +6,14 @@ import contextlib
 import datetime
 import json
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any, Optional, Protocol, cast
 
 import torch.distributed as dist
 
+from . import _nccl as nccl
 from . import _sockets as sockets
 from ._subgroup import Subgroup
 
@@ -43,11 +46,15 @@ class ProcessGroups(Protocol):
         """Groups of this rank alone take the place of those before. Nothing of them runs here any more, and their
         connections are closed."""
 
-    def form(self, formed: dict[str, Any], parts: list[list[list[int]]], within: float) -> None:
-        """Groups of a generation, in so many seconds. ``parts``: the lists of each subgroup."""
+    def form(self, formed: dict[str, Any], parts: list[list[list[int]]], within: float, connected_within: float) -> None:
+        """Groups of a generation, in so many seconds; what an abort can interrupt may take as long as
+        ``connected_within``. ``parts``: the lists of each subgroup."""
 
     def abort(self) -> None:
         """Collectives that run fail, as far as the backend can do that. From any thread."""
+
+    def failure(self) -> Optional[str]:
+        """What has failed in one of them, if the backend knows of failures that no call has raised. From any thread."""
 
     def close(self) -> None:
         """Destroys all of them."""
@@ -111,7 +118,7 @@ class InPlace:
         for subgroup, made in zip(self.subgroups, self._made):
             self._is_of(subgroup, made, [0])
 
-    def form(self, formed: dict[str, Any], parts: list[list[list[int]]], within: float) -> None:
+    def form(self, formed: dict[str, Any], parts: list[list[list[int]]], within: float, connected_within: float) -> None:
         generation, rank, ends = formed["generation"], formed["rank"], time.monotonic() + within
         brought = [json.loads(one) for one in formed["handles"]]
         handles = [one["handles"] for one in brought]
@@ -139,9 +146,10 @@ class InPlace:
             # Gloo's abort does nothing.
             sockets.cut(self._listeners)
         else:
-            for made in (self._world, *self._made):
-                with contextlib.suppress(Exception):
-                    made.abort()
+            nccl.abort([self._world, *self._made])
+
+    def failure(self) -> Optional[str]:
+        return None
 
     def close(self) -> None:
         # A program that keeps one of them keeps no connection.
@@ -180,11 +188,13 @@ class MadeAgain:
 
     reconfigures = False
 
-    def __init__(self, backend: str, store: dist.Store, timeout: datetime.timedelta) -> None:
+    def __init__(self, backend: str, connect: Callable[[], dist.Store], timeout: datetime.timedelta) -> None:
         self.subgroups: list[Subgroup] = []
-        self._backend, self._store, self._timeout = backend, store, timeout
+        self._backend, self._connect, self._timeout = backend, connect, timeout
+        self._store = connect()
         self._listeners: set[sockets.Address] = set()
         self._hooks = (sys.excepthook, sys.excepthook)
+        self._over = threading.Event()
         self.be_alone()
 
     def add(self, subgroup: Subgroup) -> None:
@@ -198,13 +208,19 @@ class MadeAgain:
         # Also where somebody keeps a group that is destroyed, as DistributedDataParallel does: its sockets stay open.
         self.abort()
         self._listeners = set()
+        # Of the generation that is formed next.
+        self._over = threading.Event()
         if dist.is_initialized():
             dist.destroy_process_group()
         self._make(dist.HashStore(), 0, 1, [[[0]] for _ in self.subgroups])
 
-    def form(self, formed: dict[str, Any], parts: list[list[list[int]]], within: float) -> None:
+    def form(self, formed: dict[str, Any], parts: list[list[list[int]]], within: float, connected_within: float) -> None:
         dist.destroy_process_group()
         rank, size, limit = formed["rank"], len(formed["members"]), datetime.timedelta(seconds=within)
+        if "nccl" in self._backend:
+            # A thread that still connects for an older generation can wait in a call of that one's client, which
+            # serves one call at a time.
+            self._store = self._connect()
         store = dist.PrefixStore(f"generation.{formed['generation']}", self._store)
         # Making a group has the timeout of its collectives, which can be long. So nobody begins before all are here.
         _exchange(store, "here", (rank, size), [], limit)
@@ -214,14 +230,18 @@ class MadeAgain:
             # Where the groups of all members listen, by which their connections are known.
             found = _exchange(store, "listens", (rank, size), list(sockets.listening() - before), limit)
             self._listeners = {(host, port) for one in found for host, port in one}
+        if "nccl" in self._backend:
+            nccl.connect(list(c10d._world.pg_map), self._over, connected_within)
 
     def abort(self) -> None:
+        self._over.set()
         if "gloo" in self._backend:
             sockets.cut(self._listeners)
-            return
-        for made in list(c10d._world.pg_map):
-            with contextlib.suppress(Exception):
-                made.abort()
+        if self._backend != "gloo":
+            nccl.abort(list(c10d._world.pg_map))
+
+    def failure(self) -> Optional[str]:
+        return nccl.failure() if "nccl" in self._backend else None
 
     def close(self) -> None:
         self.abort()
@@ -264,13 +284,16 @@ def _mine(parts: list[list[int]], rank: int) -> tuple[int, Optional[list[int]]]:
 
 
 def process_groups(
-    backend: str, store: dist.Store, timeout: datetime.timedelta, process: int, incarnation: int
+    backend: str, connect: Callable[[], dist.Store], timeout: datetime.timedelta, process: int, incarnation: int
 ) -> ProcessGroups:
     """Those that this PyTorch and this backend can have, of this rank alone: what is made with them, as
-    ``DistributedDataParallel``, asks nobody."""
-    if hasattr(dist, "_supports_reconfigure"):
-        groups = InPlace(backend, store, timeout, process, incarnation)
+    ``DistributedDataParallel``, asks nobody. ``connect``: to the store, by a client of its own."""
+    if "nccl" in backend:
+        # Never in place: that was not run, and shows no failure that no call raises.
+        nccl.survive()
+    elif hasattr(dist, "_supports_reconfigure"):
+        groups = InPlace(backend, connect(), timeout, process, incarnation)
         if groups.reconfigures:
             return groups
         dist.destroy_process_group()
-    return MadeAgain(backend, store, timeout)
+    return MadeAgain(backend, connect, timeout)

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, memfd_create, seek};
 
 /// Where the areas begin. The file has holes, which take no memory.
 const AREAS: [u64; 2] = [4096, 1 << 40];
@@ -33,6 +33,9 @@ const RECORD_HEADING_BYTES: usize = 9;
 pub const RECORD_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Longest journal that is read.
 pub const JOURNAL_BYTES_MAX: u64 = 512 * 1024 * 1024;
+
+/// Gives memory back, and leaves nothing in its place.
+const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
 /// A record as it is in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,14 +127,16 @@ impl Journal {
             append(&mut bytes, writing, kind, &[record]);
         }
         let begin = area(writing);
+        // A writing that was not finished had this number, too: behind this one, its remains would
+        // be taken for records.
+        fallocate(&self.file, HOLE, begin, JOURNAL_BYTES_MAX)?;
         self.file.write_all_at(&bytes, begin)?;
         let old = (area(before), self.end - area(before));
         (self.writing, self.end) = (writing, begin + bytes.len() as u64);
         self.waiting.clear();
         self.write_heading()?;
         if old.1 > 0 {
-            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(&self.file, hole, old.0, old.1)?;
+            fallocate(&self.file, HOLE, old.0, old.1)?;
         }
         Ok(())
     }
@@ -200,7 +205,7 @@ fn read(file: &File, writing: u64, begin: u64) -> io::Result<(Vec<Record>, u64)>
         let from = at + RECORD_HEADING_BYTES as u64;
         let mut bytes = Vec::new();
         // Nothing is allocated for a length that was never written.
-        if from + length as u64 > file.metadata()?.len() {
+        if from + length as u64 > written_until(file, at)? {
             break;
         }
         bytes.resize(length, 0);
@@ -213,6 +218,12 @@ fn read(file: &File, writing: u64, begin: u64) -> io::Result<(Vec<Record>, u64)>
         records.push(Record { kind, bytes });
     }
     Ok((records, at))
+}
+
+/// Where what was written there ends. The length of the file does not say it: the other area lies
+/// behind a hole.
+fn written_until(file: &File, at: u64) -> io::Result<u64> {
+    seek(file, SeekFrom::Hole(at)).or_else(|_| Ok(file.metadata()?.len()))
 }
 
 #[cfg(test)]
@@ -286,6 +297,27 @@ mod tests {
         journal.file.write_all_at(&[0xff; 64], AREAS[1]).unwrap();
         journal.file.write_all_at(&[0xff; HEADING_BYTES], HEADINGS[1]).unwrap();
         assert_eq!(kinds(&again(&journal).1), [1]);
+    }
+
+    #[test]
+    fn a_writing_anew_that_was_not_finished_adds_nothing_to_the_next() {
+        let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();
+        let (mut killed, writing) = (Vec::new(), journal.writing + 1);
+        append(&mut killed, writing, 1, &[b"one"]);
+        append(&mut killed, writing, 2, &[b"over since"]);
+        journal.file.write_all_at(&killed, area(writing)).unwrap();
+        journal.rewrite([(1, &b"one"[..])]).unwrap();
+        assert_eq!(kinds(&again(&journal).1), [1]);
+    }
+
+    #[test]
+    fn what_was_written_ends_before_the_other_area() {
+        let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();
+        journal.push(1, b"one");
+        journal.commit().unwrap();
+        journal.file.write_all_at(b"x", AREAS[1]).unwrap();
+        let end = written_until(&journal.file, AREAS[0]).unwrap();
+        assert!((journal.end..RECORD_BYTES_MAX as u64).contains(&end), "{end}");
     }
 
     proptest! {

@@ -96,18 +96,20 @@ impl SessionLedger {
         match kind {
             OPENED => {
                 let opened: Opened = rmp_serde::from_slice(&bytes)?;
+                in_range(opened.next)?;
                 commands.clear();
                 self.begin(opened);
             }
             TAKES => {
                 let takes: Takes<Command> = rmp_serde::from_slice(&bytes)?;
                 let Takes { sequence, marks, command } = takes;
+                in_range(sequence)?;
                 let mark = |(caller, nth)| Mark { caller, nth };
                 let marks = marks.into_iter().map(|found| found.map(mark)).collect();
                 commands.insert(sequence, (marks, command));
                 self.take(sequence, Some(bytes));
             }
-            TAKES_UNMARKED => self.take(rmp_serde::from_slice(&bytes)?, None),
+            TAKES_UNMARKED => self.take(in_range(rmp_serde::from_slice(&bytes)?)?, None),
             _ => {
                 let sequence = rmp_serde::from_slice(&bytes)?;
                 commands.remove(&sequence);
@@ -149,6 +151,14 @@ impl SessionLedger {
         let opened = rmp_serde::to_vec_named(&*opened).expect("numbers can be encoded");
         let commands = self.in_flight.values().map(|written| (TAKES, &written[..]));
         self.journal.rewrite([(OPENED, &opened[..])].into_iter().chain(commands))
+    }
+}
+
+/// Refuses a sequence after which there is none: no session gets there, so it is forged.
+fn in_range(sequence: u64) -> Result<u64, rmp_serde::decode::Error> {
+    match sequence {
+        u64::MAX => Err(rmp_serde::decode::Error::OutOfRange),
+        sequence => Ok(sequence),
     }
 }
 
@@ -268,6 +278,25 @@ mod tests {
         let (again, resumed) = SessionLedger::open(memory).unwrap();
         assert!(again.is_whole());
         assert_eq!(resumed.unwrap().session, 71.into());
+    }
+
+    #[test]
+    fn a_sequence_after_which_there_is_none_is_not_believed() {
+        let opened =
+            Opened { session: 70.into(), window: 10, ttl: Duration::from_secs(60), next: u64::MAX };
+        let takes = Takes { sequence: u64::MAX, marks: vec![None], command: add(1, 9) };
+        for (kind, record) in [
+            (OPENED, rmp_serde::to_vec_named(&opened).unwrap()),
+            (TAKES, rmp_serde::to_vec_named(&takes).unwrap()),
+            (TAKES_UNMARKED, rmp_serde::to_vec_named(&u64::MAX).unwrap()),
+        ] {
+            let memory = memory("test").unwrap();
+            let (mut journal, _) = Journal::open(memory.try_clone().unwrap()).unwrap();
+            journal.push(kind, &record);
+            journal.commit().unwrap();
+            let (ledger, resumed) = SessionLedger::open(memory).unwrap();
+            assert!(!ledger.is_whole() && resumed.is_none(), "{kind}");
+        }
     }
 
     #[test]

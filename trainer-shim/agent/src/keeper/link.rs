@@ -285,6 +285,16 @@ impl Accepted {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+impl KeptSocket {
+    /// A connection of a keeper that nobody hears.
+    pub(crate) fn unheard(id: u64) -> KeptSocket {
+        let (outgoing, _) = std_mpsc::channel();
+        let shared = Shared { outgoing, ports: Mutex::default(), gone: CancellationToken::new() };
+        KeptSocket { id, keeper: Keeper(Arc::new(shared)) }
+    }
+}
+
 impl KeptSocket {
     /// By what the keeper knows it.
     pub fn id(&self) -> u64 {

@@ -50,11 +50,11 @@
 //! of its host lose their connections; other hosts go on.
 
 pub(crate) mod counters;
-mod journal;
+pub(crate) mod journal;
 pub(crate) mod ledger;
 pub mod link;
 mod pace;
 pub mod process;
 pub(crate) mod recorder;
 pub(crate) mod state;
-mod wire;
+pub(crate) mod wire;

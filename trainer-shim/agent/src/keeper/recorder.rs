@@ -45,6 +45,10 @@ const SLACK_BYTES: u64 = 64 * 1024;
 /// A journal that has grown by so much reads nothing more until it has begun anew.
 const GROWTH_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
+/// Most bytes, and most calls, of one connection. No connection gets there: a larger count is
+/// forged.
+const COUNT_MAX: u64 = u64::MAX / 2;
+
 /// State of a connection at rest.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Base {
@@ -150,9 +154,9 @@ impl Recorder {
             socket,
             journal,
             base_bytes: 0,
-            input: base.input + base.tail.len() as u64,
-            output: base.output,
-            calls: base.calls,
+            input: counted(base.input, base.tail.len() as u64)?,
+            output: counted(base.output, 0)?,
+            calls: counted(base.calls, 0)?,
             attempt: base.attempt,
             is_launcher: base.is_launcher,
             broken: None,
@@ -160,8 +164,10 @@ impl Recorder {
         };
         for event in &happened {
             match event {
-                Happened::Input(bytes) => recording.input += bytes.len() as u64,
-                Happened::Sent(count) => recording.output += count,
+                Happened::Input(bytes) => {
+                    recording.input = counted(recording.input, bytes.len() as u64)?;
+                }
+                Happened::Sent(count) => recording.output = counted(recording.output, *count)?,
                 Happened::Entered(attempt) => recording.attempt = Some(*attempt),
                 Happened::Launches => recording.is_launcher = true,
                 _ => {}
@@ -383,4 +389,37 @@ fn of_record(Record { kind, bytes }: Record) -> io::Result<Happened> {
 
 fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     rmp_serde::from_slice(bytes).map_err(io::Error::other)
+}
+
+fn counted(count: u64, more: u64) -> io::Result<u64> {
+    let sum = count.checked_add(more).filter(|sum| *sum <= COUNT_MAX);
+    sum.ok_or_else(|| io::Error::other("a count beyond what a connection can have"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::journal::memory;
+    use super::*;
+
+    #[test]
+    fn counts_that_no_connection_has_are_an_error() {
+        let open = |base: Base, sent: u64| {
+            let memory = memory("test").unwrap();
+            let (mut journal, _) = Journal::open(memory.try_clone().unwrap()).unwrap();
+            journal.push(BASE, &rmp_serde::to_vec_named(&base).unwrap());
+            journal.push(SENT, &sent.to_le_bytes());
+            journal.commit().unwrap();
+            Recorder::open(KeptSocket::unheard(1), memory).map(drop)
+        };
+        let base = Base { input: 5, output: 6, calls: 7, tail: vec![1], ..Base::default() };
+        assert!(open(base.clone(), 3).is_ok());
+        for (forged, sent) in [
+            (Base { input: u64::MAX, ..base.clone() }, 3),
+            (Base { output: u64::MAX, ..base.clone() }, 0),
+            (Base { calls: u64::MAX, ..base.clone() }, 3),
+            (base, u64::MAX),
+        ] {
+            assert!(open(forged.clone(), sent).is_err(), "{forged:?}");
+        }
+    }
 }

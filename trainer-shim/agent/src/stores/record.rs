@@ -4,7 +4,7 @@ use holdfast_api::{Blob, LeaseId, Name};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// Namespace of its keys.
     pub(super) namespace: Name,
     /// The agent of its master, and the lease with which that holds the run.

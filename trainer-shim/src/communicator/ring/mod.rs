@@ -42,6 +42,8 @@
 mod bootstrap;
 mod communicator;
 mod element;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod heading;
 mod id;
 mod links;

@@ -236,7 +236,7 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_TLS_CA", value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
 
-    /// Show this certificate to a store that lets its holders in.
+    /// Use this client certificate, where the store accepts one instead of a token.
     #[arg(long, env = "HOLDFAST_TLS_CERT", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 

@@ -16,7 +16,7 @@
 //! | `ancestors` | what started a process, and whether that restarts its ranks |
 
 mod ancestors;
-mod variables;
+pub(crate) mod variables;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;

@@ -36,7 +36,7 @@
 //!   applied under it are lost.
 //! * Only complete messages have an effect.
 
-mod attempt;
+pub(crate) mod attempt;
 mod budget;
 pub mod codec;
 pub mod connection;

@@ -471,7 +471,7 @@ impl Task {
         let conditions = self.wait_conditions.take();
         self.stop_waiting();
         let revision = released.map_err(|error| self.shared.closes(Op::Wait, &error))?;
-        debug!(revision, ?conditions, "its wait is over: each key has existed since it began");
+        debug!(revision, ?conditions, "its wait is over: each condition has held since it began");
         self.recorder.released();
         self.connection.released();
         Ok(())

@@ -31,7 +31,7 @@ pub enum Said {
 
 /// The variables of a process.
 #[derive(Debug)]
-pub struct Variables(Vec<u8>);
+pub struct Variables(pub(crate) Vec<u8>);
 
 impl Variables {
     /// Reads those of the process with this id.

@@ -1,6 +1,6 @@
-"""A rank that sums in a process group of gloo, which is made in each attempt, until it is told to return.
+"""A rank that sums in a process group, which is made in each attempt, until it is told to return.
 
-    gloo_restart.py PROCESS WORLD
+    group_restart.py PROCESS WORLD BACKEND
 """
 import datetime
 import sys
@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 import holdfast.torch
 
-process, world = int(sys.argv[1]), int(sys.argv[2])
+process, world, backend = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+device = "cuda" if backend == "nccl" else "cpu"
 asked, held = threading.Event(), threading.Event()
 
 
@@ -29,7 +30,7 @@ def train(attempt):
     else:
         raise SystemExit("two of them begin iterations")
     dist.init_process_group(
-        "gloo",
+        backend,
         store=holdfast.torch.group_store(attempt.iteration),
         rank=attempt.rank,
         world_size=attempt.world_size,
@@ -38,11 +39,14 @@ def train(attempt):
     print("attempt", attempt.iteration, attempt.rank, attempt.world_size, flush=True)
     steps = 0
     while True:
-        tensor = torch.tensor([1, int(asked.is_set())])
+        tensor = torch.tensor([1, int(asked.is_set())], device=device)
         dist.all_reduce(tensor)
-        assert tensor[0] == attempt.world_size == dist.get_world_size()
-        if tensor[1] == attempt.world_size:
-            return steps
+        ranks, told = tensor.tolist()
+        # Raises if the collective was aborted: over NCCL it then ends with another sum.
+        with attempt.uninterrupted():
+            assert ranks == attempt.world_size == dist.get_world_size()
+            if told == attempt.world_size:
+                return steps
         steps += 1
         if steps == 10:
             print("sums", flush=True)
