@@ -37,6 +37,15 @@
 //!   its end or at Ctrl-C; `heal` does so after a kill.
 //! * A kill, a registration, a closing: the time of each is known only as an interval,
 //!   and every rule allows for all moments in it.
+//!
+//! # Modules that know each other
+//!
+//! * `cluster`, `nemesis`, `network`, `recording`, `run`, `summary`, `workload`: a run
+//!   starts the cluster, its workloads and the faults. Faults act on the cluster and on
+//!   its network, and workloads and clusters name each other's parts. Record and summary
+//!   hold the description of the run and its workloads.
+//! * `clock`, `history`: `history` defines what a moment is. The clock answers one, and
+//!   each line of a history gets it.
 
 pub mod check;
 pub mod clock;

@@ -7,7 +7,7 @@ mod account;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use holdfast_api::{Event, Generation, Incarnation, Policy, ProcessId, Revision, Role};
+use holdfast_api::{Among, Event, Generation, Incarnation, Policy, ProcessId, Revision, Role};
 
 use self::account::Account;
 use crate::history::{
@@ -69,8 +69,8 @@ pub struct Participant {
     /// When another program first tried to register its process.
     pub contested: Option<Moment>,
     /// From when on it may have been taken for dead without knowing it: it was
-    /// disturbed or contested, others met in a round that evicts, or another
-    /// run was opened.
+    /// disturbed or contested, others met in a round that evicts, another run was opened,
+    /// or a generation that it held may have been revoked: one that does not stop is ended.
     pub suspect: Option<Moment>,
 }
 
@@ -169,7 +169,26 @@ impl Story {
             }
         }
         story.collect();
+        story.suspect_holders();
         story
+    }
+
+    /// Marks who may have been ended because it did not stop a revoked generation.
+    fn suspect_holders(&mut self) {
+        let mut suspects = Vec::new();
+        for (n, holder) in self.participants.iter().enumerate() {
+            for call in &holder.calls {
+                let Some((generation, outcome)) = call.held() else { continue };
+                let members = outcome.members.iter().filter_map(|(p, i)| self.find(*p, *i));
+                let revokes = members.filter_map(|member| {
+                    self.participants[member].may_revoke(generation, call.at, member == n)
+                });
+                suspects.extend(revokes.min().map(|at| (n, at)));
+            }
+        }
+        for (n, at) in suspects {
+            self.participants[n].suspect_from(at);
+        }
     }
 
     /// The runs in their order: one that no event opens is the first.
@@ -300,6 +319,14 @@ impl Call {
         self.arrival.round.verb
     }
 
+    /// The generation that it was told to hold, with the outcome that said so.
+    fn held(&self) -> Option<(Generation, &Outcome)> {
+        match &self.answer {
+            Some((_, Answer::Outcome(outcome))) => Some((outcome.held?, outcome)),
+            _ => None,
+        }
+    }
+
     /// Whether its outcome is unknown: it may have been counted.
     pub fn is_open(&self) -> bool {
         match &self.answer {
@@ -324,6 +351,23 @@ impl Participant {
             None | Some((_, Answer::Failed(Meaning::Unknown))) => (*at, END),
             Some((answered, _)) => (*at, *answered),
         })
+    }
+
+    /// From when on a generation that it was in may have been revoked because of it, for a
+    /// holder, which may be itself, that called for it at `since`.
+    fn may_revoke(&self, generation: Generation, since: Moment, itself: bool) -> Option<Moment> {
+        let among = Among::Generation(generation);
+        let keeps_it = |call: &Call| match &call.answer {
+            Some((_, Answer::Outcome(outcome))) => {
+                itself || outcome.held == Some(generation) || call.arrival.round.among == among
+            }
+            _ => false,
+        };
+        let calls = self.calls.iter().filter(|call| call.at >= since && !keeps_it(call));
+        let revoked = self.revoked.iter().filter(|(revoked, _)| *revoked == generation);
+        let Participant { leaves, over, lost, dies, disturbed, contested, .. } = self;
+        let ends = [leaves, over, lost, dies, disturbed, contested].into_iter().flatten().copied();
+        calls.map(|call| call.at).chain(revoked.map(|(_, at)| *at)).chain(ends).min()
     }
 
     fn suspect_from(&mut self, at: Moment) {

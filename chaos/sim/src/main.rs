@@ -25,6 +25,13 @@
 //!   what is below their seams is replaced.
 //! * The checks read the state of the nodes and their disks, and change nothing.
 //! * An undecided seed is never a pass.
+//!
+//! # Modules that know each other
+//!
+//! * `crashes`, `faults`, `flaps`, `simulation`: the simulation gives each fault its
+//!   turn, and a fault changes the simulation.
+//! * `host`, `journal`: the journal names the host that runs, and a host tells it when
+//!   its turn begins and ends.
 
 mod batch;
 mod checks;

@@ -13,7 +13,7 @@ use super::{Cluster, Process};
 /// The job that the agents serve.
 const JOB: &str = "chaos-agents";
 /// Bound on a question to an agent.
-const LOOK_TIME_MAX: Duration = Duration::from_millis(1_500);
+const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// An agent, running or not.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use holdfast_api::{Admin, Code, NodeId};
 use holdfast_client::{Client, Deadline, Error};
 use tokio::time::Instant;
 
+use super::system::System;
 use super::{Cluster, LOOK_EVERY, PATIENCE, http};
 
 /// What an interrupted change of members left.
@@ -117,6 +118,9 @@ impl Cluster {
     /// get their vote; a member on one side only is dropped.
     pub(super) async fn settle_members(&mut self) -> anyhow::Result<()> {
         let (leader, _) = self.leader().await?;
+        if self.surroundings.system != System::Holdfast {
+            return Ok(());
+        }
         let status = http::status(self.address(leader)?).await;
         let Some(status) = status.filter(|it| it.leader == Some(leader) && it.joint.is_none())
         else {

@@ -6,6 +6,9 @@
 //! | [`jobs`] | jobs of ranks beside them |
 //! | [`backup`] | backups, and clusters that are restored from them |
 //! | [`binaries`] | where the programs are |
+//! | [`system`] | Holdfast, or what it is compared with |
+//! | [`etcd`] | nodes of etcd |
+//! | `looks` | what nodes say of themselves, and waits for it |
 //! | `crash` | nodes that end at a crash point, in builds that have them |
 //! | [`containers`] | a cluster of containers, in the place of processes |
 //! | [`disks`] | a file system for each node |
@@ -24,23 +27,26 @@ pub mod containers;
 #[cfg(feature = "planted")]
 pub mod crash;
 pub mod disks;
+pub mod etcd;
 pub mod http;
 pub mod jobs;
+mod looks;
 mod members;
 pub mod ports;
 mod private;
 pub mod process;
 mod slot;
 pub mod state;
+pub mod system;
 pub mod tcpstore;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use holdfast_api::{NodeId, Status};
+use anyhow::Context;
+use holdfast_api::NodeId;
 use holdfast_client::{Client, Options};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -55,6 +61,7 @@ use self::ports::Ports;
 use self::process::Process;
 use self::slot::Slot;
 use self::state::StateFile;
+use self::system::System;
 use crate::network::Network;
 
 /// How the folder of a run's nodes is called.
@@ -75,6 +82,8 @@ const SCRUB_EVERY: &str = "2s";
 /// What the nodes of a run need, so that it can be broken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Surroundings {
+    /// What they are nodes of.
+    pub system: System,
     /// A network of their own.
     pub network: bool,
     /// A file system for each.
@@ -122,6 +131,8 @@ pub struct Cluster {
 #[derive(Debug)]
 struct Node {
     address: String,
+    /// Where other nodes reach it, if not there.
+    peer: Option<String>,
     /// `--initial-cluster LIST` or `--join LIST`.
     place: [String; 2],
     slot: Slot,
@@ -168,8 +179,11 @@ impl Cluster {
         for _ in 0..nodes {
             cluster.insert()?;
         }
-        let list: Vec<String> =
-            cluster.nodes.iter().map(|(id, node)| format!("{id}={}", node.address)).collect();
+        let member = |(id, node): (&NodeId, &Node)| match &node.peer {
+            Some(peer) => format!("{id}=http://{peer}"),
+            None => format!("{id}={}", node.address),
+        };
+        let list: Vec<String> = cluster.nodes.iter().map(member).collect();
         for node in cluster.nodes.values_mut() {
             node.place = ["--initial-cluster".to_owned(), list.join(",")];
         }
@@ -200,10 +214,14 @@ impl Cluster {
     fn insert(&mut self) -> anyhow::Result<NodeId> {
         let id = self.next_id;
         self.next_id += 1;
-        let port = self.ports.give()?;
-        let address = match &mut self.network {
-            Some(network) => format!("{}:{port}", network.host(id, &mut self.state)?),
-            None => format!("127.0.0.1:{port}"),
+        let host = match &mut self.network {
+            Some(network) => network.host(id, &mut self.state)?.to_string(),
+            None => "127.0.0.1".to_owned(),
+        };
+        let address = format!("{host}:{}", self.ports.give()?);
+        let peer = match self.surroundings.system {
+            System::Holdfast => None,
+            System::Etcd => Some(format!("{host}:{}", self.ports.give()?)),
         };
         let disk = match self.surroundings.disks {
             true => {
@@ -213,7 +231,8 @@ impl Cluster {
             false => None,
         };
         let slot = Slot::new(format!("node {id}"));
-        self.nodes.insert(id, Node { address, place: [String::new(), String::new()], slot, disk });
+        let place = [String::new(), String::new()];
+        self.nodes.insert(id, Node { address, peer, place, slot, disk });
         Ok(id)
     }
 
@@ -227,23 +246,10 @@ impl Cluster {
         let log = self.log(id);
         let node = self.nodes.get(&id).with_context(|| format!("there is no node {id}"))?;
         anyhow::ensure!(node.slot.is_empty(), "node {id} runs already");
-        let mut command = self.binaries.command("holdfast-store");
-        command.arg("serve").args(["--node-id", &id.to_string()]);
-        command.arg("--data-dir").arg(self.data_dir(id));
-        command.args(["--listen", &node.address]).args(&node.place);
-        let usual = self.surroundings.entries.map_or(SNAPSHOT_ENTRIES, |(made, _)| made);
-        let made = start.snapshot_entries.unwrap_or(usual);
-        command.args(["--snapshot-entries", &made.to_string()]);
-        if let Some((_, kept)) = self.surroundings.entries {
-            command.args(["--entries-kept", &kept.to_string()]);
-        }
-        command.args(["--disk-reserve", "16MiB", "--memory-reserve", "16MiB"]);
-        if self.surroundings.scrub {
-            command.args(["--scrub-every", SCRUB_EVERY]);
-        }
-        if self.network.is_some() {
-            command.arg("--insecure");
-        }
+        let command = match &node.peer {
+            None => self.holdfast(id, node, &start),
+            Some(peer) => self.etcd(id, node, peer),
+        };
         let command = match start.descriptors {
             Some(most) => binaries::with_descriptors(&command, most),
             None => command,
@@ -264,6 +270,34 @@ impl Cluster {
         self.state.started(process.identity())?;
         self.node_mut(id)?.slot.fill(process);
         Ok(())
+    }
+
+    fn holdfast(&self, id: NodeId, node: &Node, start: &Start) -> Command {
+        let mut command = self.binaries.command("holdfast-store");
+        command.arg("serve").args(["--node-id", &id.to_string()]);
+        command.arg("--data-dir").arg(self.data_dir(id));
+        command.args(["--listen", &node.address]).args(&node.place);
+        let usual = self.surroundings.entries.map_or(SNAPSHOT_ENTRIES, |(made, _)| made);
+        let made = start.snapshot_entries.unwrap_or(usual);
+        command.args(["--snapshot-entries", &made.to_string()]);
+        if let Some((_, kept)) = self.surroundings.entries {
+            command.args(["--entries-kept", &kept.to_string()]);
+        }
+        command.args(["--disk-reserve", "16MiB", "--memory-reserve", "16MiB"]);
+        if self.surroundings.scrub {
+            command.args(["--scrub-every", SCRUB_EVERY]);
+        }
+        if self.network.is_some() {
+            command.arg("--insecure");
+        }
+        command
+    }
+
+    fn etcd(&self, id: NodeId, node: &Node, peer: &str) -> Command {
+        let mut command = self.binaries.command(etcd::PROGRAM);
+        etcd::flags(&mut command, &id.to_string(), &self.data_dir(id), &node.address, peer);
+        command.args(&node.place);
+        command
     }
 
     /// Deletes the data folder of a node that is down, starts it, and waits for its end;
@@ -465,97 +499,6 @@ impl Cluster {
     /// A client that knows all nodes.
     pub fn client(&self) -> Client {
         Client::new(Options::new(self.addresses()))
-    }
-
-    /// The view of the cluster of each node that answers.
-    pub async fn statuses(&self) -> Vec<(NodeId, Status)> {
-        let mut statuses = Vec::new();
-        for (id, node) in &self.nodes {
-            if !node.slot.is_empty()
-                && !node.slot.is_paused()
-                && let Some(status) = http::status(&node.address).await
-            {
-                statuses.push((*id, status));
-            }
-        }
-        statuses
-    }
-
-    /// The leader of the highest term among those that answer, with that term.
-    pub async fn leader(&self) -> anyhow::Result<(NodeId, u64)> {
-        let began = Instant::now();
-        while began.elapsed() < PATIENCE {
-            let leads = |(id, status): &(NodeId, Status)| {
-                (status.leader == Some(*id)).then_some((status.term, *id))
-            };
-            let statuses = self.statuses().await;
-            if let Some((term, id)) = statuses.iter().filter_map(leads).max() {
-                return Ok((id, term));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        bail!("no node led within {PATIENCE:?}; the logs are in {}", self.folder.path().display())
-    }
-
-    /// Waits until every node is ready and all agree on a leader, and the agents
-    /// serve.
-    pub async fn wait_healthy(&mut self) -> anyhow::Result<()> {
-        self.healthy_within(PATIENCE).await
-    }
-
-    /// The same, regardless of the agents.
-    pub async fn wait_ready(&mut self) -> anyhow::Result<()> {
-        self.ready_within(PATIENCE, false).await
-    }
-
-    /// Waits until a node answers, ready or not.
-    pub async fn wait_alive(&self, id: NodeId) -> anyhow::Result<()> {
-        let address = self.address(id)?;
-        let began = Instant::now();
-        while !http::is_alive(address).await {
-            anyhow::ensure!(began.elapsed() < PATIENCE, "node {id} did not answer");
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        Ok(())
-    }
-
-    async fn healthy_within(&mut self, time_max: Duration) -> anyhow::Result<()> {
-        self.ready_within(time_max, true).await
-    }
-
-    async fn ready_within(&mut self, time_max: Duration, agents: bool) -> anyhow::Result<()> {
-        let began = Instant::now();
-        loop {
-            if let Some((id, end)) = self.fallen().first() {
-                // It may take a moment to end of a disk that is well again by then.
-                if self.node_mut(*id)?.slot.ended_of_fault(*end) {
-                    self.restart_if_ended(*id)?;
-                    continue;
-                }
-                bail!(
-                    "node {id} ended by itself ({end}); it says why in {}",
-                    self.log(*id).display()
-                );
-            }
-            let mut ready = 0;
-            for node in self.nodes.values() {
-                ready += usize::from(http::is_ready(&node.address).await);
-            }
-            if ready == self.nodes.len() && (!agents || self.agents_serve().await) {
-                for node in self.nodes.values_mut() {
-                    node.slot.may_not_end();
-                }
-                return Ok(());
-            }
-            if began.elapsed() > time_max {
-                bail!(
-                    "{ready} of {} nodes were ready after {time_max:?}, and maybe not all agents; their logs are in {}",
-                    self.nodes.len(),
-                    self.folder.path().display()
-                );
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
     }
 
     /// Log file of a node.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
+use holdfast_chaos::cluster::system::System;
 use holdfast_chaos::judge::Verdict;
 use holdfast_chaos::network::Permitted;
 use holdfast_chaos::run::drive::drive;
@@ -18,6 +19,10 @@ const RATE_DEFAULT: u32 = 300;
 /// Start a cluster on this machine, break it under load, and judge it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
+    /// Break a cluster of this system: etcd, to compare, has some of the workloads and faults
+    /// (Debian: apt install etcd-server).
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = System::Holdfast)]
+    system: System,
     /// Start this many nodes: 3 or 5.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(3..=5))]
     nodes: u64,
@@ -67,7 +72,8 @@ fn planned(arguments: &Arguments) -> anyhow::Result<(Plan, bool)> {
     let nemesis = if arguments.pairs { &pairs[..] } else { &arguments.nemesis };
     let Chosen { nemeses, left_out, is_missed } =
         plan::nemeses(nemesis, &workloads, Permitted::find)?;
-    let plan = Plan {
+    let mut plan = Plan {
+        system: arguments.system,
         nodes: arguments.nodes,
         workloads,
         nemeses,
@@ -76,6 +82,7 @@ fn planned(arguments: &Arguments) -> anyhow::Result<(Plan, bool)> {
         binaries: arguments.binaries.clone(),
         ..arguments.load.plan(RATE_DEFAULT)?
     };
+    plan.suit_its_system(&arguments.load.workload)?;
     Ok((plan, is_missed))
 }
 
@@ -94,5 +101,9 @@ fn command(plan: &Plan) -> String {
     let pause = plan.fault_pause.map_or(String::new(), |pause| {
         format!("--fault-pause {} ", humantime::format_duration(pause).to_string().replace(' ', ""))
     });
-    format!("holdfast-chaos run --nodes {nodes} --nemesis {nemeses} {pause}{load}")
+    let system = match plan.system {
+        System::Holdfast => String::new(),
+        other => format!("--system {other} "),
+    };
+    format!("holdfast-chaos run {system}--nodes {nodes} --nemesis {nemeses} {pause}{load}")
 }

@@ -17,6 +17,8 @@ use crate::network::rules::Rule;
 
 /// How long all nodes may take to make a snapshot under load.
 const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long a leader may take to say who votes.
+const ACCOUNT_TIME_MAX: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long a node may take to report that it cannot come back without its folder.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(20);
@@ -237,10 +239,16 @@ pub(super) async fn snapshots(cluster: &Cluster) -> BTreeMap<NodeId, u64> {
     reach
 }
 
+/// The voters by the leader's account; none if no leader gives one.
 async fn voters(cluster: &Cluster) -> Vec<NodeId> {
-    let Ok((leader, _)) = cluster.leader().await else { return Vec::new() };
-    let statuses = cluster.statuses().await;
-    let status = statuses.into_iter().find(|(id, _)| *id == leader);
-    let nodes = status.map(|(_, status)| status.nodes).unwrap_or_default();
-    nodes.iter().filter(|node| node.voter).map(|node| node.id).collect()
+    let began = Instant::now();
+    while began.elapsed() < ACCOUNT_TIME_MAX {
+        let Ok((leader, _)) = cluster.leader().await else { break };
+        let statuses = cluster.statuses().await;
+        if let Some((_, status)) = statuses.into_iter().find(|(id, _)| *id == leader) {
+            return status.nodes.iter().filter(|node| node.voter).map(|node| node.id).collect();
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Vec::new()
 }

@@ -82,6 +82,7 @@ pub async fn attach(
         pause: plan.pause(),
         token_file: attachment.token_file.clone(),
         endpoints: attachment.endpoints.clone(),
+        system: plan.system,
     };
     let mut addresses = reachable(&status, &site, &mut description).await;
     if addresses.is_empty() {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use holdfast_api::{Admin, NodeId};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -19,7 +19,8 @@ use super::{ClientDescription, Description, FaultRecord, NodeDescription};
 use crate::clock;
 use crate::cluster::binaries::Binaries;
 use crate::cluster::jobs::{DRIVER, RANK};
-use crate::cluster::{Cluster, Surroundings, backup};
+use crate::cluster::system::System;
+use crate::cluster::{Cluster, Surroundings, backup, etcd};
 use crate::nemesis::group::Group;
 use crate::nemesis::{Nemesis, Stage};
 use crate::recording::{DESCRIPTION, JOBS};
@@ -34,6 +35,10 @@ const QUIET: Duration = Duration::from_secs(1);
 const PAUSE_MS: std::ops::Range<u64> = 600..1_800;
 /// Between the ends of two faults that were there at the same time.
 const BETWEEN_ENDS: Duration = Duration::from_secs(1);
+/// How long a fault may still take once the time of the run is over; then it is undone.
+const FAULT_ENDS_MAX: Duration = Duration::from_secs(60);
+/// How long one may take that was requested by name, whatever the time of the run.
+const NAMED_FAULT_TIME_MAX: Duration = Duration::from_secs(600);
 /// How long clients may take to end.
 const CLIENTS_END_MAX: Duration = Duration::from_secs(40);
 /// Pause of a rank of a job between two calls.
@@ -58,8 +63,12 @@ pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<
     if any(|it| it == Nemesis::BackupRestore) {
         programs.push(backup::PROGRAM);
     }
-    let binaries = Binaries::find(plan.binaries.as_deref(), &programs)?;
+    let binaries = match plan.system {
+        System::Holdfast => Binaries::find(plan.binaries.as_deref(), &programs)?,
+        System::Etcd => Binaries::find(Some(&etcd::folder()?), &[etcd::PROGRAM])?,
+    };
     let surroundings = Surroundings {
+        system: plan.system,
         network: any(Nemesis::is_on_network),
         disks: any(Nemesis::is_on_disk),
         scrub: any(Nemesis::damages),
@@ -100,13 +109,9 @@ async fn on(
     description: &mut Description,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
-    for (id, status) in cluster.statuses().await {
-        let own = status.nodes.iter().find(|node| node.id == id);
-        description.nodes.push(NodeDescription {
-            id,
-            address: cluster.address(id)?.to_owned(),
-            version: own.and_then(|node| node.version.clone()),
-        });
+    for (id, seat) in cluster.seats().await {
+        let address = cluster.address(id)?.to_owned();
+        description.nodes.push(NodeDescription { id, address, version: seat.version });
     }
     let site = Site {
         scope: holdfast_api::Scope { job: JOB.parse()?, run: None },
@@ -114,6 +119,7 @@ async fn on(
         pause: plan.pause(),
         token_file: None,
         endpoints: Vec::new(),
+        system: plan.system,
     };
     let shared = Shared::new(&plan.report, plan.operations)?;
     shared.set_addresses(cluster.addresses());
@@ -202,6 +208,10 @@ async fn read_everywhere(
     shared: &Arc<Shared>,
     live: &Live,
 ) -> anyhow::Result<()> {
+    if plan.system != System::Holdfast {
+        live.say("final reads");
+        return Clients::final_reads(plan, site, shared, None).await;
+    }
     for id in cluster.ids() {
         if cluster.leader().await?.0 != id {
             cluster.administer(Admin::TransferLeader { to: Some(id) }).await?;
@@ -382,7 +392,11 @@ impl Faults<'_> {
                 false => None,
             };
             let mut stage = Stage { cluster: &mut *cluster, shared, random: &mut *random, led };
-            Box::pin(self.inject(&group, by_name, &mut stage)).await?;
+            let end = match by_name {
+                true => Some(Instant::now() + NAMED_FAULT_TIME_MAX),
+                false => self.plan.duration.map(|most| began + most + FAULT_ENDS_MAX),
+            };
+            Box::pin(self.inject(&group, by_name, end, &mut stage)).await?;
             shared.set_addresses(cluster.addresses());
             cluster.tell_jobs()?;
             note_fallen(cluster, self.description);
@@ -395,16 +409,24 @@ impl Faults<'_> {
         Ok(())
     }
 
-    /// Injects all faults of a group, and ends them in the other order.
+    /// Injects all faults of a group, and ends them in the other order, or undoes what
+    /// is left of them at `end`.
     async fn inject(
         &mut self,
         group: &Group,
         by_name: bool,
+        end: Option<Instant>,
         stage: &mut Stage<'_>,
     ) -> anyhow::Result<()> {
         self.live.fault(&group.to_string());
         let first = self.description.faults.len();
-        let done = Box::pin(self.inject_and_heal(group, by_name, stage)).await;
+        let injecting = Box::pin(self.inject_and_heal(group, by_name, stage));
+        let done = match end {
+            Some(end) => tokio::time::timeout_at(end, injecting)
+                .await
+                .unwrap_or_else(|_| Err(anyhow!("it was not over in its time, and was undone"))),
+            None => injecting.await,
+        };
         if let Err(error) = done {
             if let Some(record) = self.description.faults.last_mut() {
                 record.error.get_or_insert_with(|| format!("{error:#}"));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::LeftOut;
+use crate::cluster::system::System;
 use crate::nemesis::Nemesis;
 use crate::nemesis::group::Group;
 use crate::network::Permitted;
@@ -19,6 +20,8 @@ pub const PAIRS: &str = "pairs";
 /// The plan of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
+    /// What the cluster is one of.
+    pub system: System,
     /// Nodes of the cluster.
     pub nodes: u64,
     /// The workloads of the clients.
@@ -65,6 +68,30 @@ impl Plan {
         faults.filter_map(point).collect()
     }
 
+    /// Leaves out what its system does not have; an error if that was asked for by name.
+    pub fn suit_its_system(&mut self, workloads: &[String]) -> anyhow::Result<()> {
+        let (system, all) = (self.system, workloads == [ALL]);
+        let why = format!("{system} does not have it");
+        let (kept, others) = self.workloads.iter().partition(|it| takes(system, **it));
+        let others: Vec<Workload> = others;
+        self.workloads = kept;
+        if let Some(workload) = others.first().filter(|_| !all) {
+            bail!("--workload {workload}: {why}");
+        }
+        let (kept, faults) = std::mem::take(&mut self.nemeses)
+            .into_iter()
+            .partition(|(group, _)| group.faults().iter().all(|fault| suffers(system, *fault)));
+        let faults: Vec<(Group, bool)> = faults;
+        self.nemeses = kept;
+        if let Some((group, _)) = faults.iter().find(|(_, by_name)| *by_name) {
+            bail!("--nemesis {group}: {why}");
+        }
+        let names = others.iter().map(ToString::to_string);
+        let names = names.chain(faults.iter().map(|(group, _)| group.to_string()));
+        self.left_out.extend(names.map(|name| LeftOut { name, why: why.clone() }));
+        Ok(())
+    }
+
     /// The names of its workloads.
     pub fn workload_names(&self) -> Vec<&'static str> {
         self.workloads.iter().map(|workload| workload.as_str()).collect()
@@ -80,6 +107,34 @@ impl Plan {
             (None, operations) => format!("--ops={}", operations.unwrap_or_default()),
         }
     }
+}
+
+/// Whether clients of a workload can work on a system.
+fn takes(system: System, workload: Workload) -> bool {
+    let of_keys = matches!(
+        workload,
+        Workload::Register | Workload::Counter | Workload::Append | Workload::Set
+    );
+    system == System::Holdfast || of_keys
+}
+
+/// Whether a system can be broken in this way: the other faults are injected, or seen, through
+/// what only Holdfast has.
+fn suffers(system: System, fault: Nemesis) -> bool {
+    let of_any = matches!(
+        fault,
+        Nemesis::KillLeader
+            | Nemesis::KillFollower
+            | Nemesis::KillAll
+            | Nemesis::PauseLeaderBriefly
+            | Nemesis::PauseLeader
+            | Nemesis::PauseFollower
+            | Nemesis::KillClients
+            | Nemesis::DiskStall
+            | Nemesis::PowerLoss
+    );
+    let of_wires = fault.is_on_network() && fault != Nemesis::ReplaceUnderPartition;
+    system == System::Holdfast || of_any || of_wires
 }
 
 /// Reads a list of workloads.
@@ -214,6 +269,34 @@ mod tests {
         assert!(nemeses(&list(&["all", "ring"]), &[], Permitted::default).is_err());
         assert!(nemeses(&list(&["kil-leader"]), &[], Permitted::default).is_err());
         assert_eq!(workloads(&list(&["set", "set"])).unwrap(), [Workload::Set]);
+    }
+
+    #[test]
+    fn another_system_is_not_broken_through_what_it_does_not_have() {
+        let every = list(&["all"]);
+        let all = |system| {
+            let nemeses = nemeses(&every, &Workload::ALL, Permitted::default).unwrap().nemeses;
+            Plan { system, workloads: Workload::ALL.to_vec(), nemeses, ..Plan::default() }
+        };
+        let mut own = all(System::Holdfast);
+        own.suit_its_system(&every).unwrap();
+        assert_eq!((own.workloads.len(), own.left_out.len()), (Workload::ALL.len(), 0));
+        let mut etcd = all(System::Etcd);
+        etcd.suit_its_system(&every).unwrap();
+        assert_eq!(etcd.workload_names(), ["register", "counter", "append", "set"]);
+        let left_out: Vec<&str> = etcd.left_out.iter().map(|it| it.name.as_str()).collect();
+        assert!(left_out.contains(&"queue") && left_out.contains(&"hand-over"), "{left_out:?}");
+        assert_eq!(
+            etcd.nemeses.len() + etcd.workloads.len() + left_out.len(),
+            own.nemeses.len() + own.workloads.len()
+        );
+        let mut named = Plan { workloads: vec![Workload::Queue], ..all(System::Etcd) };
+        let error = named.suit_its_system(&list(&["queue"])).unwrap_err().to_string();
+        assert_eq!(error, "--workload queue: etcd does not have it");
+        let by_name = (Group::of(Nemesis::Resize), true);
+        let mut named = Plan { nemeses: vec![by_name], ..all(System::Etcd) };
+        let error = named.suit_its_system(&every).unwrap_err().to_string();
+        assert_eq!(error, "--nemesis resize: etcd does not have it");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use super::Workload;
 use super::agents::Agents;
 use super::door::Door;
+use crate::cluster::system::System;
 use crate::operation::{Action, Outcome};
 use crate::recording::ClientFile;
 use crate::run::ClientDescription;
@@ -195,6 +196,8 @@ pub struct Site {
     pub token_file: Option<std::path::PathBuf>,
     /// Where clients of the whole cluster find it; empty = at all its nodes.
     pub endpoints: Vec<String>,
+    /// What it is a cluster of.
+    pub system: System,
 }
 
 impl Site {

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use super::Workload;
 use super::client::{Shared, Site, Way, Worker};
+use super::etcd::Etcd;
 use crate::cluster::http::{self, Lost, Request};
+use crate::cluster::system::System;
 use crate::operation::{Answer, Outcome};
 
 /// Bound on a call while faults come and go.
@@ -34,6 +36,8 @@ pub enum Door {
         /// Headers of every request: those that show the token.
         headers: Vec<(&'static str, String)>,
     },
+    /// To etcd, in the place of a cluster of ours.
+    Etcd(Etcd),
 }
 
 /// An answer with its revision, or the outcome of a failed operation.
@@ -55,6 +59,7 @@ impl Door {
                 Ok((inner.unwrap_or_default(), Some(answer.revision)))
             }
             Door::Node { address, .. } => self.post(address, path, body).await,
+            Door::Etcd(_) => Err(Outcome::Refused { why: "etcd does not have it".to_owned() }),
         }
     }
 
@@ -69,6 +74,9 @@ impl Door {
 
     /// Sets a key.
     pub async fn put(&self, key: &str, value: &str) -> Outcome {
+        if let Door::Etcd(etcd) = self {
+            return etcd.put(key, value).await;
+        }
         let op = KvOp::Put { key: key.into(), value: value.into() };
         let body = json!({"key": key, "value": value});
         outcome(self.change("/v1/kv/put", op, body).await, |_| Some(Answer::Done))
@@ -77,6 +85,7 @@ impl Door {
     /// Reads a key.
     pub async fn get(&self, key: &str) -> Outcome {
         match self {
+            Door::Etcd(etcd) => etcd.get(key).await,
             Door::Library { keys, .. } => {
                 match keys.get(key, Deadline::after(CALL_TIME_MAX)).await {
                     Ok(entry) => {
@@ -102,6 +111,9 @@ impl Door {
 
     /// Sets a key if it has this value; empty = if it is absent.
     pub async fn compare_and_set(&self, key: &str, expected: &str, value: &str) -> Outcome {
+        if let Door::Etcd(etcd) = self {
+            return etcd.compare_and_set(key, expected, value).await;
+        }
         let op = KvOp::CompareAndSet {
             key: key.into(),
             expected: expected.into(),
@@ -116,6 +128,9 @@ impl Door {
 
     /// Deletes a key.
     pub async fn delete(&self, key: &str) -> Outcome {
+        if let Door::Etcd(etcd) = self {
+            return etcd.delete(key).await;
+        }
         let op = KvOp::Delete { key: key.into() };
         let answered = self.change("/v1/kv/delete", op, json!({"key": key})).await;
         outcome(answered, |body| body["existed"].as_bool().map(Answer::Existed))
@@ -123,6 +138,9 @@ impl Door {
 
     /// Adds to a number.
     pub async fn add(&self, key: &str, delta: i64) -> Outcome {
+        if let Door::Etcd(etcd) = self {
+            return etcd.add(key, delta).await;
+        }
         let op = KvOp::Add { key: key.into(), delta };
         let body = json!({"key": key, "delta": delta});
         let answered = self.change("/v1/kv/add", op, body).await;
@@ -131,6 +149,9 @@ impl Door {
 
     /// Appends an element to a list.
     pub async fn append(&self, key: &str, element: &str) -> Outcome {
+        if let Door::Etcd(etcd) = self {
+            return etcd.append(key, element).await;
+        }
         let value = format!("{element},");
         let op = KvOp::Append { key: key.into(), value: value.as_str().into() };
         let body = json!({"key": key, "value": value});
@@ -159,6 +180,7 @@ impl Door {
         let prefix = format!("{set}/");
         let name = |key: &str| key.strip_prefix(&prefix).unwrap_or(key).to_owned();
         let all = match self {
+            Door::Etcd(etcd) => return etcd.below(&prefix).await,
             Door::Library { keys, .. } => {
                 let deadline = Deadline::after(CALL_TIME_MAX);
                 match keys.list(prefix.as_str(), None, 0, deadline).await {
@@ -202,8 +224,13 @@ impl Way for Door {
         if bound.is_some() { "one node" } else { "cluster" }
     }
 
-    fn open(_: usize, bound: Option<usize>, site: &Site, shared: &Shared) -> Door {
+    fn open(client: usize, bound: Option<usize>, site: &Site, shared: &Shared) -> Door {
         let addresses = shared.addresses();
+        if site.system == System::Etcd {
+            let one = bound.and_then(|node| addresses.iter().cycle().nth(node).cloned());
+            let nodes = one.map_or(addresses, |one| vec![one]);
+            return Door::Etcd(Etcd::new(nodes, client));
+        }
         if let Some(address) = bound.and_then(|node| addresses.iter().cycle().nth(node)) {
             return Door::Node {
                 address: address.clone(),

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`door`] | how a client reaches the cluster |
+//! | `etcd` | the same operations on keys of etcd, to compare |
 //! | [`client`] | one client: its file, its pace, how it is killed |
 //! | [`agents`] | the agents that clients of TCPStore are connected to |
 //! | `data` | registers, counters, lists, sets, queues, transactions |
@@ -13,6 +14,7 @@ pub mod agents;
 pub mod client;
 mod data;
 pub mod door;
+mod etcd;
 mod leases;
 mod locks;
 mod resends;

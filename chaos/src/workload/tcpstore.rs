@@ -336,6 +336,7 @@ mod tests {
                 pause: Duration::ZERO,
                 token_file: None,
                 endpoints: Vec::new(),
+                system: Default::default(),
             };
             let worker = Worker::new(Workload::Tcpstore, 0, None, &site, &shared, 1).unwrap();
             let mut agent = JoinSet::new();

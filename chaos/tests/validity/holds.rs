@@ -125,3 +125,19 @@ fn the_store_counts_each_hold_once() {
     wrong(Rule::Testimony, "the store says Some((10, 3))", &with("formed:1:3@10"));
     wrong(Rule::Testimony, "the store says Some((11, 2))", &with("formed:1:2@11"));
 }
+
+#[test]
+fn who_does_not_stop_a_revoked_generation_may_be_ended_without_a_word() {
+    let waits = "form:g=d^1@38 void@70 dead@75";
+    let goes_on = |second: &str| {
+        format!(
+            "0.1 start@10 form:g=a@20 {TOLD} revoked#1@40 call@45 got#2(0.1)@60
+             1.2 start@10 form:g=b@20 {second} {waits}"
+        )
+    };
+    right(&goes_on(&format!("{TOLD} runs#1@35")));
+    // Its answer came when the round that does not name it had closed: then it was alive.
+    let text = "process 1, of which incarnation 2 was alive and active all the time";
+    let not_held = "0.1 start@10 call@45 got#2(0.1)@60\n1.2 start@10 vote:v@38 void@70 dead@75";
+    wrong(Rule::Absence, text, not_held);
+}
