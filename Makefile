@@ -18,10 +18,14 @@ PLANTED ?=
 CRASH ?=
 SIM_OUT ?= $(or $(CARGO_TARGET_DIR),target)/seeds
 
+# Which fuzz targets `make fuzz` runs, by default all, and for how many inputs each.
+TARGET ?=
+RUNS ?= 100000
+
 # Programs with defects lie apart from all others.
 PLANTED_BINARIES := $(or $(CARGO_TARGET_DIR),target)/planted
 
-.PHONY: help quickstart demo-elastic demo-comm test upgrade-test check fix bench chaos chaos-rounds chaos-planted chaos-crash build-planted compose-test sim build
+.PHONY: help quickstart demo-elastic demo-comm test upgrade-test check fix bench chaos chaos-rounds chaos-planted chaos-crash build-planted compose-test sim fuzz build
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +81,7 @@ upgrade-test: ## From the last release to this tree, node by node and agent by a
 check: ## Formatting, clippy, docs, licences and sources of all crates; only reads
 	@tests/prepare build check
 	cargo fmt --all --check
+	cargo fmt --manifest-path tests/fuzz/Cargo.toml --check
 	@$(ENVIRONMENT); set -x; cargo clippy --workspace --all-targets -- -D warnings
 	@$(ENVIRONMENT); set -x; cargo clippy --workspace --all-targets --features holdfast-chaos/planted -- -D warnings
 	@$(ENVIRONMENT); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
@@ -90,6 +95,7 @@ check: ## Formatting, clippy, docs, licences and sources of all crates; only rea
 fix: ## Format, and apply what clippy can apply by itself; writes
 	@tests/prepare build check
 	cargo fmt --all
+	cargo fmt --manifest-path tests/fuzz/Cargo.toml
 	@$(ENVIRONMENT); set -x; cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 	cargo fmt --all
 
@@ -132,6 +138,10 @@ sim: ## Whole clusters in one thread, from the seeds SEEDS=1..1000; again goes o
 	@$(ENVIRONMENT); cargo build --profile sim --package holdfast-sim $(if $(PLANTED)$(CRASH),--features holdfast-api/planted)
 	@$(or $(CARGO_TARGET_DIR),target)/sim/holdfast-sim --seeds $(SEEDS) --out $(SIM_OUT) \
 		$(if $(PLANTED),--planted $(PLANTED) --until-found) $(if $(CRASH),--crash $(CRASH)) $(ARGS)
+
+fuzz: ## Every decoder of bytes from outside, fed what an engine makes up; TARGET=NAME one; RUNS=100000 inputs
+	@tests/prepare build
+	@$(ENVIRONMENT); RUNS=$(RUNS) tests/fuzz/run $(TARGET)
 
 build: ## The binaries: holdfast-store, holdfast, holdfast-agent
 	@tests/prepare build
