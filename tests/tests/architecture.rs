@@ -99,7 +99,8 @@ fn dependencies_point_one_way() {
 /// Where each of the libraries below the store may be named: in its one place, and where the
 /// consensus library's own suite is run against our storage.
 const HOMES: &[(&str, &[&str])] = &[
-    ("openraft", &["store/src/raft/", "store/tests/storage/"]),
+    // The last one is built for the fuzz targets alone.
+    ("openraft", &["store/src/raft/", "store/tests/storage/", "store/src/fuzzing.rs"]),
     ("rocksdb", &["store/src/storage/rocks.rs", "store/tests/storage/"]),
 ];
 
@@ -162,6 +163,7 @@ const ORDER: &[&str] = &[
     "access",
     "permit",
     "dial",
+    "priority",
     "storage",
     "raft",
     "formation",
@@ -174,6 +176,7 @@ const ORDER: &[&str] = &[
     "serve",
     "dev",
     "cli",
+    "fuzzing",
     "main",
 ];
 
@@ -223,6 +226,131 @@ fn the_modules_of_the_store_know_only_those_below_them() {
     assert!(wrong.is_empty(), "what is above is not known below:\n{}", wrong.join("\n"));
 }
 
+/// Crates whose modules may know each other where the front page says why: a line for each circle,
+/// `* `a`, `b`: reason`, below this heading.
+const CRATES: &[&str] = &[
+    "store/api",
+    "store/machine",
+    "store/net",
+    "store",
+    "client",
+    "client/cli",
+    "trainer-shim",
+    "trainer-shim/agent",
+    "trainer-shim/nccl",
+    "trainer-shim/python",
+    "chaos",
+    "chaos/sim",
+];
+const CIRCLES: &str = "//! # Modules that know each other\n";
+
+/// The names that a path begins with: several if it begins with a list in braces.
+fn first_names(path: &str) -> Vec<String> {
+    let word = |text: &str| {
+        text.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
+    };
+    let Some(list) = path.strip_prefix('{') else { return vec![word(path)] };
+    let (mut depth, mut names, mut begins) = (1, Vec::new(), 0);
+    for (at, c) in list.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 || (depth == 1 && c == ',') {
+            names.push(word(&list[begins..at]));
+            begins = at + 1;
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    names
+}
+
+#[test]
+fn the_names_that_a_path_begins_with_are_found() {
+    assert_eq!(first_names("kv::Key;"), ["kv"]);
+    assert_eq!(first_names("{kv, lease::{self, Lease},  run};"), ["kv", "lease", "run"]);
+}
+
+/// The modules of a crate, each with those that it names.
+fn modules(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut files = Vec::new();
+    sources(folder, &mut files);
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in files {
+        let within = file.strip_prefix(folder).expect("it was found there");
+        let first = within.iter().next().expect("a name").to_string_lossy().into_owned();
+        let module = first.trim_end_matches(".rs").to_owned();
+        if matches!(module.as_str(), "lib" | "main" | "bin") || file.ends_with("tests.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).expect("a source");
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code: String = product.lines().filter_map(|line| line.split("//").next()).collect();
+        let named = code.split("crate::").skip(1).flat_map(first_names);
+        found.entry(module).or_default().extend(named);
+    }
+    let all: BTreeSet<String> = found.keys().cloned().collect();
+    for (module, named) in &mut found {
+        named.retain(|other| other != module && all.contains(other));
+    }
+    found
+}
+
+/// Modules of which each knows each other, directly or through others.
+fn circles(modules: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<BTreeSet<String>> {
+    let reached = |from: &String| {
+        let (mut known, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(module) = next.pop() {
+            next.extend(modules[module].iter().filter(|other| known.insert((*other).clone())));
+        }
+        known
+    };
+    let reach: BTreeMap<&String, BTreeSet<String>> =
+        modules.keys().map(|module| (module, reached(module))).collect();
+    let circle = |module: &String| {
+        let back = reach[module].iter().filter(|other| reach[other].contains(module));
+        back.cloned().collect::<BTreeSet<String>>()
+    };
+    modules.keys().map(circle).filter(|circle| circle.len() > 1).collect()
+}
+
+/// The circles that a front page gives a reason for.
+fn explained(front_page: &str) -> BTreeSet<BTreeSet<String>> {
+    let Some((_, section)) = front_page.split_once(CIRCLES) else { return BTreeSet::new() };
+    let section =
+        section.lines().take_while(|line| line.starts_with("//!") && !line.starts_with("//! #"));
+    let text: String = section.map(|line| line.trim_start_matches("//!")).collect();
+    let reasons = text.split("* ").skip(1).filter_map(|line| line.split_once("`: "));
+    reasons
+        .filter(|(_, reason)| reason.trim().len() > 20)
+        .map(|(names, _)| {
+            names.split(',').map(|name| name.trim().trim_matches('`').to_owned()).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn modules_that_know_each_other_say_why() {
+    let mut wrong = Vec::new();
+    for place in CRATES {
+        let folder = workspace().join(place).join("src");
+        let front_page = ["lib.rs", "main.rs"].map(|name| folder.join(name));
+        let front_page = front_page.iter().find(|path| path.exists()).expect("a front page");
+        let modules = modules(&folder);
+        assert!(modules.len() > 1, "{place}: the search does not find the modules");
+        let (found, said) =
+            (circles(&modules), explained(&std::fs::read_to_string(front_page).expect("text")));
+        for circle in found.symmetric_difference(&said) {
+            let what = if said.contains(circle) { "is none" } else { "has no reason" };
+            wrong.push(format!("{}: {circle:?} {what}", front_page.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Codes that say that there is no room, without saying when to come back; and where
 /// their constructors are.
 const WITHOUT_A_TIME: [&str; 2] = ["retryable(Code::Overloaded", "retryable(Code::NoSpace"];
@@ -267,14 +395,17 @@ fn no_program_that_is_built_as_usual_knows_a_planted_defect() {
     for program in
         ["holdfast-store", "holdfast-agent", "holdfast", "holdfast-chaos", "holdfast-sim"]
     {
-        let bytes = std::fs::read(holdfast_tests::binaries::path(program)).expect("a program");
-        let text = String::from_utf8_lossy(&bytes);
-        for name in OF_PLANTED {
-            assert!(
-                !text.contains(name),
-                "{program} knows {name}: it was built with --features planted"
-            );
-        }
+        let names = OF_PLANTED.iter().flat_map(|name| ["-e", name]);
+        let mut grep = Command::new("grep");
+        grep.args(["--text", "--only-matching", "--fixed-strings"]).args(names);
+        grep.env("LC_ALL", "C");
+        let found = grep.arg(holdfast_tests::binaries::path(program)).output().expect("grep runs");
+        let known = String::from_utf8_lossy(&found.stdout);
+        assert_eq!(
+            found.status.code(),
+            Some(1),
+            "{program} was built with --features planted: it knows {known}"
+        );
     }
 }
 

@@ -286,6 +286,7 @@ impl Load {
             pause: Duration::from_millis(20),
             token_file: None,
             endpoints: cluster.ids().iter().map(|id| cluster.address(*id).to_owned()).collect(),
+            system: Default::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The programs as people use them: every documented form, every wrong one.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -372,7 +373,7 @@ async fn what_is_written_while_many_keys_are_deleted_is_kept() {
     };
     assert!(matches!(ended.code, Some(0 | 1)), "{ended:#?}");
     let left = cluster.cli_ok(&["--job", "d", "kv", "list", "--keys-only"]).await;
-    let left: std::collections::BTreeSet<&str> = left.lines().collect();
+    let left: BTreeSet<&str> = left.lines().collect();
     let kept: Vec<bool> = written.iter().map(|key| left.contains(key.as_str())).collect();
     assert!(
         kept.is_sorted(),
@@ -464,4 +465,56 @@ async fn nodes_that_were_told_of_different_clusters_refuse_each_other() {
     let other = 3 - first;
     let said = format!("node {other} was started with --initial-cluster");
     cluster.refuses(first, &[&said, "must be the same"]).await;
+}
+
+/// Commands, each as its help names it, and what is typed behind it.
+const DOCUMENTS: [(&str, &[&str]); 25] = [
+    ("kv put", &["greeting", "hello"]),
+    ("kv get", &["greeting"]),
+    ("kv append", &["greeting", "!"]),
+    ("kv add", &["steps", "1"]),
+    ("kv max", &["steps", "7"]),
+    ("kv cas", &["owner", "", "host7"]),
+    ("kv txn", &["--then", "put owner host8", "--then", "get owner"]),
+    ("kv wait", &["greeting"]),
+    ("kv push", &["work", "shard-1"]),
+    ("kv length", &["work"]),
+    ("kv pop", &["work"]),
+    ("kv list", &[]),
+    ("kv count", &[]),
+    ("kv delete", &["greeting"]),
+    ("status", &[]),
+    ("node list", &[]),
+    ("leader show", &[]),
+    ("agent list", &[]),
+    ("job list", &[]),
+    ("run list", &[]),
+    ("waits", &[]),
+    ("why", &[]),
+    ("processes", &[]),
+    ("rounds", &[]),
+    ("iterations", &[]),
+];
+
+/// Names of fields of a document and of what its lists hold.
+fn fields(document: &Value) -> BTreeSet<String> {
+    let Some(outer) = document.as_object() else { return BTreeSet::new() };
+    let listed = outer.values().filter_map(Value::as_array).flatten().filter_map(Value::as_object);
+    outer.keys().chain(listed.flat_map(|one| one.keys())).cloned().collect()
+}
+
+#[tokio::test]
+async fn the_help_of_a_command_names_the_fields_of_its_document() {
+    let cluster = Cluster::start(3).await;
+    for (command, rest) in DOCUMENTS {
+        let words: Vec<&str> = command.split(' ').collect();
+        let help = cluster.cli_ok(&[&words[..], &["--help"]].concat()).await;
+        let json = [&["-o", "json", "--job", "llm"], &words[..], rest].concat();
+        let document = serde_json::from_str(&cluster.cli_ok(&json).await).expect("JSON");
+        let fields = fields(&document);
+        assert!(!fields.is_empty(), "{command}: {document}");
+        for field in fields {
+            assert!(help.contains(&format!("\"{field}\"")), "{command}: {field} in {help}");
+        }
+    }
 }

@@ -1,12 +1,14 @@
 //! A leader that holds: neither the worst load of one job nor a short pause costs it its term.
 
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_api::KeyValue;
+use holdfast_api::{KeyValue, NodeId, routes};
 use holdfast_client::Keys;
 use holdfast_tests::cluster::job;
+use holdfast_tests::http::get;
 use holdfast_tests::{Adders, Agent, Cluster, Script, binaries, soon};
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -123,6 +125,87 @@ async fn end_of_process(cluster: &Cluster) -> Value {
     let list = ["-o", "json", "--job", "quiet", "processes"];
     let listed: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
     listed["processes"][0]["end"].clone()
+}
+
+/// For how long a leader's threads that answer questions get next to no processor.
+const STARVED: Duration = Duration::from_secs(5);
+
+/// Leaders that are starved until one of them stays the leader.
+const STARVED_MAX: usize = 6;
+
+/// A node that asks another waits for so long.
+const ANSWER_MAX: Duration = Duration::from_millis(400);
+
+/// Threads of a node that are left alone: consensus, and the log behind it.
+const OF_CONSENSUS: [&str; 2] = ["consensus", "log-writer"];
+
+/// A follower whose leader's entries and heartbeats arrive has a majority, also where the leader has
+/// no time to answer questions. A follower that is not ready is sent no requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_of_a_leader_without_time_for_questions_stay_ready() {
+    let mut cluster = Cluster::start(3).await;
+    for _ in 0..STARVED_MAX {
+        let leader = cluster.leader().await;
+        let term = cluster.status_of(leader).await.term;
+        let (unanswered, not_ready) = starve(&mut cluster, leader).await;
+        let status = cluster.status_of(leader).await;
+        if (status.term, status.leader) == (term, Some(leader)) {
+            assert!(unanswered > 0, "this machine has a processor for everybody");
+            assert!(not_ready.is_empty(), "{} times, such as {}", not_ready.len(), not_ready[0]);
+            return;
+        }
+        // A thread that waits for a processor may hold what consensus waits for.
+    }
+    panic!("each leader was lost by what was done to it");
+}
+
+/// Leaves next to no processor to what answers questions in a node: how often that did not answer,
+/// and what others said when they were not ready.
+async fn starve(cluster: &mut Cluster, starved: NodeId) -> (u32, Vec<String>) {
+    let (pid, address) = (cluster.process(starved).pid(), cluster.address(starved).to_owned());
+    set_policy(pid, "--idle");
+    let busy = Arc::new(AtomicBool::new(true));
+    // Not those of a quota: a thread runs on any that is free.
+    let own = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).expect("processors");
+    let processors = (0..nix::sched::CpuSet::count()).filter(|n| own.is_set(*n) == Ok(true));
+    let loops: Vec<_> = (0..2 * processors.count())
+        .map(|_| {
+            let busy = busy.clone();
+            std::thread::spawn(move || while busy.load(Ordering::Relaxed) {})
+        })
+        .collect();
+    let begun = Instant::now();
+    let (mut unanswered, mut not_ready) = (0, Vec::new());
+    while begun.elapsed() < STARVED {
+        let asked = tokio::time::timeout(ANSWER_MAX, get(&address, routes::READYZ)).await;
+        unanswered += u32::from(asked.is_err());
+        for id in cluster.ids().into_iter().filter(|id| *id != starved) {
+            if let Ok(answer) = get(cluster.address(id), routes::READYZ).await
+                && answer.status != 200
+            {
+                not_ready.push(format!("node {id}: {}", answer.text()));
+            }
+        }
+    }
+    busy.store(false, Ordering::Relaxed);
+    loops.into_iter().for_each(|busy| busy.join().expect("a busy loop"));
+    set_policy(pid, "--other");
+    (unanswered, not_ready)
+}
+
+/// Gives the threads of a node that are not of consensus this scheduling policy.
+fn set_policy(pid: u32, policy: &str) {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads") {
+        let thread = thread.expect("a thread").path();
+        // It may have ended meanwhile.
+        let Ok(name) = std::fs::read_to_string(thread.join("comm")) else { continue };
+        if !OF_CONSENSUS.contains(&name.trim()) {
+            let id = thread.file_name().and_then(|id| id.to_str()).expect("a number");
+            let set = Command::new("chrt").args([policy, "--pid", "0", id]).status();
+            let set = set.expect("chrt is part of every Debian").success();
+            assert!(set || !thread.exists(), "thread {id} of the node");
+        }
+    }
 }
 
 /// A pause for which the voters wait at default settings, and what the machine may add to it: a

@@ -15,13 +15,16 @@ struct Ranks<'a> {
     control: &'a Path,
     tcpstore: &'a str,
     name: &'a str,
+    /// Arguments after the process and the number of ranks.
+    more: &'a [&'a str],
 }
 
 impl Ranks<'_> {
     fn start(&self, cluster: &mut Cluster, process: usize, world: usize) -> Script {
         let mut command = binaries::without_settings(self.python);
         command.arg("-u").arg(python::script(self.name));
-        command.args([process.to_string(), world.to_string()]);
+        command.args([process.to_string(), world.to_string()]).args(self.more);
+        command.envs(python::on_one_gpu(process));
         command.env("HOLDFAST_CONTROL", self.control).env("HOLDFAST_TCPSTORE", self.tcpstore);
         Script::start_command(cluster, &format!("process-{process}"), command)
     }
@@ -74,6 +77,7 @@ async fn all_ranks_get_the_next_attempt_whatever_ends_one() {
         control: &control,
         tcpstore: agent.address(),
         name: "job_restart.py",
+        more: &[],
     };
     let mut ranks: Vec<Script> =
         (0..WORLD).map(|process| start.start(&mut cluster, process, WORLD)).collect();
@@ -174,15 +178,24 @@ async fn hooks_refusals_and_limits_in_a_job_of_one_process() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_in_a_collective_with_a_killed_one_goes_on_in_another_process_group() {
     let Some(Torch { python, .. }) = Torch::with_package() else { return };
+    a_rank_is_killed_in_a_collective(&python, "gloo").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_in_a_collective_of_nccl_goes_on_in_another_process_group() {
+    if !python::has_gpu() {
+        return;
+    }
+    let Some(Torch { python, .. }) = Torch::with_package() else { return };
+    a_rank_is_killed_in_a_collective(&python, "nccl").await;
+}
+
+async fn a_rank_is_killed_in_a_collective(python: &Path, backend: &str) {
     let mut cluster = Cluster::start(1).await;
     let mut agent = Agent::start(&mut cluster, JOB).await;
     let control = agent.control().await;
-    let start = Ranks {
-        python: &python,
-        control: &control,
-        tcpstore: agent.address(),
-        name: "gloo_restart.py",
-    };
+    let (control, tcpstore) = (control.as_path(), agent.address());
+    let start = Ranks { python, control, tcpstore, name: "group_restart.py", more: &[backend] };
     let mut first = start.start(&mut cluster, 0, 2);
     let mut second = start.start(&mut cluster, 1, 2);
     assert_eq!(first.says("attempt ").await, "1 0 2");
