@@ -3,7 +3,10 @@
 //! cannot be true.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use holdfast_chaos::cluster::binaries::Binaries;
+use holdfast_chaos::cluster::{self, Start, Surroundings};
 use holdfast_tests::{Cluster, Ended, Process, binaries, eventually};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -347,4 +350,69 @@ async fn slips_on_the_command_line_are_named() {
     ] {
         chaos(arguments, folder.path()).await.failed(2, texts);
     }
+}
+
+/// How many descriptors the process of a node may have.
+fn descriptors(cluster: &mut cluster::Cluster, id: u64) -> String {
+    let pid = cluster.process(id).expect("it runs").identity().pid;
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("its limits");
+    let line = limits.lines().find(|line| line.starts_with("Max open files"));
+    line.expect("a limit of descriptors").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_fault_leaves_that_is_broken_off_is_undone() {
+    if !allows("disk-error").await {
+        return;
+    }
+    let folder = binaries::path("holdfast-store").parent().expect("a folder").to_owned();
+    let binaries = Binaries::find(Some(&folder), &["holdfast-store"]).expect("the programs");
+    let surroundings = Surroundings { disks: true, ..Surroundings::default() };
+    let started = cluster::Cluster::start(binaries, 3, surroundings).await;
+    let mut cluster = started.expect("a cluster");
+    let usual = descriptors(&mut cluster, 1);
+    for broken_off in 0..4 {
+        let (leader, _) = cluster.leader().await.expect("a leader");
+        let follower = cluster.ids().into_iter().find(|id| *id != leader).expect("a follower");
+        match broken_off {
+            0 => {
+                cluster.kill(follower).await.expect("it is killed");
+                let start = Start { descriptors: Some(600), ..Start::default() };
+                cluster.launch_with(follower, start).expect("it starts");
+                cluster.pause(leader).await.expect("it is stopped");
+            }
+            1 => {
+                cluster.fail_disk(leader).expect("it fails");
+                cluster.fill_disk(follower).expect("it is filled");
+            }
+            2 => {
+                cluster.kill(follower).await.expect("it is killed");
+                let time_max = Duration::from_secs(10);
+                let launched = cluster.launch_without_folder(follower, time_max);
+                tokio::time::timeout(Duration::from_millis(50), launched)
+                    .await
+                    .expect_err("so soon");
+            }
+            _ => {
+                cluster.grow().await.expect("one more");
+                let grown = cluster.grow();
+                tokio::time::timeout(Duration::from_millis(50), grown).await.expect_err("so soon");
+            }
+        }
+        cluster.mend().await.unwrap_or_else(|error| panic!("{broken_off}: {error:#}"));
+        assert_eq!(cluster.take_unasked(), Vec::<String>::new(), "{broken_off}");
+        let ids = cluster.ids();
+        assert_eq!(ids.len(), 3, "{broken_off}: {ids:?}");
+        let (leader, _) = cluster.leader().await.expect("a leader");
+        let statuses = cluster.statuses().await;
+        let (_, status) =
+            statuses.iter().find(|(id, _)| *id == leader).expect("the leader answers");
+        let voters: Vec<u64> =
+            status.nodes.iter().filter(|node| node.voter).map(|node| node.id).collect();
+        assert_eq!(voters, ids, "{broken_off}");
+        for id in ids {
+            assert_eq!(descriptors(&mut cluster, id), usual, "{broken_off}: node {id}");
+        }
+    }
+    cluster.end_all(false);
 }

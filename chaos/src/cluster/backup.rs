@@ -31,7 +31,9 @@ impl Cluster {
         let folder = tempfile::tempdir_in(self.folder.path())?;
         let (backup, data) = (folder.path().join("backup"), folder.path().join("data"));
         let mut command = self.binaries.command(PROGRAM);
-        command.args(["--store", &self.addresses().join(","), "backup"]).arg(&backup);
+        command.args(["--store", &self.addresses().join(",")]);
+        command.args(["--timeout", &format!("{}s", PATIENCE.as_secs())]);
+        command.arg("backup").arg(&backup);
         self.run_to_end(command).await?;
         made().await?;
         let port = self.ports.give()?;
@@ -79,7 +81,11 @@ impl Cluster {
         let mut process = Process::start(command, &log)?;
         self.state.started(process.identity())?;
         let end = process.ended(PATIENCE).await.with_context(|| words.clone())?;
-        ensure!(end.success(), "{words} ended with {end}; it says why in {}", log.display());
+        let said = || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            text.lines().next_back().unwrap_or("it said nothing").to_owned()
+        };
+        ensure!(end.success(), "{words} ended with {end}: {}", said());
         Ok(())
     }
 }

@@ -120,6 +120,11 @@ impl Disk {
         Ok(())
     }
 
+    /// Whether it can only be read.
+    pub(super) fn has_failed(&self) -> bool {
+        is_read_only(&self.mount)
+    }
+
     /// Checks it, and mounts it again. It must be unused.
     pub(super) fn repair(&self) -> anyhow::Result<()> {
         let image = image(&self.mount);
@@ -187,7 +192,7 @@ impl Cluster {
     pub async fn repair_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
         match self.end_of(id) {
             Some(end) => self.note_end(id, end),
-            None if self.is_running(id) => drop(self.kill(id).await?),
+            None if !self.node_mut(id)?.slot.is_empty() => drop(self.kill(id).await?),
             None => {}
         }
         self.disk(id)?.repair()?;

@@ -8,6 +8,7 @@
 //! | [`binaries`] | where the programs are |
 //! | [`system`] | Holdfast, or what it is compared with |
 //! | [`etcd`] | nodes of etcd |
+//! | `mend` | an end to all that a fault may have left |
 //! | `looks` | what nodes say of themselves, and waits for it |
 //! | `crash` | nodes that end at a crash point, in builds that have them |
 //! | [`containers`] | a cluster of containers, in the place of processes |
@@ -32,6 +33,7 @@ pub mod http;
 pub mod jobs;
 mod looks;
 mod members;
+mod mend;
 pub mod ports;
 mod private;
 pub mod process;
@@ -96,7 +98,7 @@ pub struct Surroundings {
 }
 
 /// What is different about one start of a node.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Start {
     /// How many descriptors it may have.
     pub descriptors: Option<usize>,
@@ -123,6 +125,8 @@ pub struct Cluster {
     folder: TempDir,
     state: StateFile,
     next_id: NodeId,
+    /// How many nodes there are when nothing is broken.
+    size: usize,
     /// Ends without a known cause, and other unexpected events.
     unasked: Vec<String>,
 }
@@ -136,6 +140,10 @@ struct Node {
     /// `--initial-cluster LIST` or `--join LIST`.
     place: [String; 2],
     slot: Slot,
+    /// How it was started last.
+    start: Start,
+    /// It has lost what it had acknowledged: it must not come back, and is to be replaced.
+    is_lost: bool,
     /// Unmounted when the process has ended.
     disk: Option<Disk>,
 }
@@ -174,6 +182,7 @@ impl Cluster {
             state,
             network,
             next_id: 1,
+            size: usize::try_from(nodes)?,
             unasked: Vec::new(),
         };
         for _ in 0..nodes {
@@ -232,7 +241,8 @@ impl Cluster {
         };
         let slot = Slot::new(format!("node {id}"));
         let place = [String::new(), String::new()];
-        self.nodes.insert(id, Node { address, peer, place, slot, disk });
+        let start = Start::default();
+        self.nodes.insert(id, Node { address, peer, place, slot, start, is_lost: false, disk });
         Ok(id)
     }
 
@@ -263,12 +273,14 @@ impl Cluster {
             None => command,
         };
         // Last, so that a wrapper that starts the node passes it on.
-        if let Some((name, value)) = start.variable {
+        if let Some((name, value)) = &start.variable {
             command.env(name, value);
         }
         let process = Process::start(command, &log)?;
         self.state.started(process.identity())?;
-        self.node_mut(id)?.slot.fill(process);
+        let node = self.node_mut(id)?;
+        node.slot.fill(process);
+        node.start = start;
         Ok(())
     }
 
@@ -308,6 +320,7 @@ impl Cluster {
         time_max: Duration,
     ) -> anyhow::Result<Option<ExitStatus>> {
         let folder = self.data_dir(id);
+        self.node_mut(id)?.is_lost = true;
         std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let end = self.launch_unfit(id, time_max).await?;
         // It is deleted again when the node is removed.
@@ -315,13 +328,14 @@ impl Cluster {
         Ok(end)
     }
 
-    /// Starts a node that may have to refuse, and waits for its end; none if it is ready
-    /// before that, or keeps running.
+    /// Starts a node that may have to refuse, and that is to be replaced; waits for its end.
+    /// None if it is ready before that, or keeps running.
     pub async fn launch_unfit(
         &mut self,
         id: NodeId,
         time_max: Duration,
     ) -> anyhow::Result<Option<ExitStatus>> {
+        self.node_mut(id)?.is_lost = true;
         self.launch(id)?;
         self.node_mut(id)?.slot.may_end();
         let address = self.address(id)?.to_owned();
@@ -378,46 +392,6 @@ impl Cluster {
             self.launch(id)?;
         }
         Ok(())
-    }
-
-    /// Resumes and starts the nodes that are paused or down.
-    fn revive(&mut self) -> anyhow::Result<()> {
-        self.note_ends();
-        for id in self.ids() {
-            let slot = &self.node_mut(id)?.slot;
-            match (slot.is_empty(), slot.is_paused()) {
-                (true, _) => self.launch(id)?,
-                (_, true) => self.resume(id)?,
-                _ => {}
-            }
-        }
-        self.revive_agents()
-    }
-
-    /// Removes all faults that may still be there, from any nemesis.
-    pub async fn mend(&mut self) -> anyhow::Result<()> {
-        if let Some(network) = &self.network {
-            network.clear()?;
-        }
-        for disk in self.nodes.values().filter_map(|node| node.disk.as_ref()) {
-            disk.thaw()?;
-            disk.clear()?;
-        }
-        self.revive()?;
-        let began = Instant::now();
-        // A signal or a change of members may still be in flight.
-        while began.elapsed() < PATIENCE {
-            let settled = self.settle_members().await;
-            if settled.is_ok()
-                && self.fallen().is_empty()
-                && self.healthy_within(PATIENCE / 6).await.is_ok()
-            {
-                return Ok(());
-            }
-            self.revive()?;
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        self.wait_healthy().await
     }
 
     /// Forgets a process that has ended, and records an unexpected end.

@@ -60,6 +60,8 @@ pub struct Shared {
     addresses: Mutex<Vec<String>>,
     /// Keys that a client waits for.
     wanted: Mutex<VecDeque<String>>,
+    /// Newest revision of an acknowledged write that watches must deliver.
+    written: AtomicU64,
     /// The agents of the run, if it has some.
     pub agents: Agents,
 }
@@ -93,6 +95,7 @@ impl Shared {
             guarded: Mutex::new(Guarded { file, latest: 0 }),
             addresses: Mutex::new(Vec::new()),
             wanted: Mutex::new(VecDeque::new()),
+            written: AtomicU64::new(0),
             agents: Agents::default(),
         }))
     }
@@ -152,6 +155,18 @@ impl Shared {
     /// A key that a client waits for, to be set.
     pub(super) fn wanted(&self) -> Option<String> {
         self.wanted.lock().pop_front()
+    }
+
+    /// Notes a write that watches must deliver, if it was acknowledged.
+    pub(super) fn note_written(&self, outcome: &Outcome) {
+        if let Outcome::Ok { revision: Some(revision), .. } = outcome {
+            self.written.fetch_max(*revision, Ordering::SeqCst);
+        }
+    }
+
+    /// Newest revision noted so.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::SeqCst)
     }
 
     /// A text that is unique in the run.

@@ -22,8 +22,10 @@ const LEFT_ONCE_IN: u32 = 40;
 const LEFT_MS_MAX: u64 = 6_000;
 /// Most writes in a row without a pause; the pause after them is as much longer.
 const BURST_MAX: u32 = 12;
-/// How long a watch goes on after the last write.
+/// How long a watch goes on after its last delivery, once all writes are over.
 const QUIET: Duration = Duration::from_secs(2);
+/// How long a watch may still take to deliver all writes that were acknowledged.
+const CATCH_UP_MAX: Duration = Duration::from_secs(30);
 
 impl Worker {
     /// The even ones write, the others watch.
@@ -37,7 +39,8 @@ impl Worker {
             let key = format!("{PREFIX}{}", value.len() & 3);
             let door = self.door.clone();
             let action = Action::Write { value: value.clone() };
-            self.call(KEY, action, door.put(&key, &value)).await?;
+            let outcome = self.call(KEY, action, door.put(&key, &value)).await?;
+            self.shared.note_written(&outcome);
         }
         tokio::time::sleep(self.site.pause * (burst - 1)).await;
         Ok(())
@@ -47,7 +50,7 @@ impl Worker {
     /// another watch when one has ended for good.
     async fn watch(&mut self) -> anyhow::Result<()> {
         let Some(mut next) = self.present().await else { return Ok(()) };
-        let (mut anew, mut quiet) = (true, None);
+        let (mut anew, mut last) = (true, Last::default());
         loop {
             let Door::Library { keys, .. } = self.door.clone() else { return Ok(()) };
             let began = self.begin(KEY, Action::Watch { from: next, anew })?;
@@ -55,7 +58,7 @@ impl Worker {
                 Ok(watch) => watch,
                 Err(error) => {
                     self.end(began, failed(&error))?;
-                    if self.shared.is_over() {
+                    if self.is_done(next, &mut last) {
                         return Ok(());
                     }
                     tokio::time::sleep(LOOK_EVERY).await;
@@ -69,7 +72,7 @@ impl Worker {
             while !self.fresh && ended.is_none() {
                 match self.deliver(&mut watch, &mut next).await? {
                     Delivered::Something => {
-                        quiet = None;
+                        last.delivery = None;
                         if !self.shared.is_over() && self.random.random_range(0..LEFT_ONCE_IN) == 0
                         {
                             let why = "it is left for a while".to_owned();
@@ -79,7 +82,7 @@ impl Worker {
                     Delivered::Nothing => {}
                     Delivered::End(why) => ended = Some(why),
                 }
-                if ended.is_none() && self.is_quiet(&mut quiet) {
+                if ended.is_none() && self.is_done(next, &mut last) {
                     let end = self.begin(KEY, Action::Unwatch)?;
                     return self.end(end, done());
                 }
@@ -89,10 +92,11 @@ impl Worker {
             let left = Duration::from_millis(self.random.random_range(0..LEFT_MS_MAX));
             let end = self.begin(KEY, Action::Unwatch)?;
             self.end(end, Outcome::Refused { why })?;
-            if self.is_quiet(&mut quiet) || (is_for_good && self.shared.is_over()) {
+            if self.is_done(next, &mut last) || (is_for_good && self.shared.is_over()) {
                 return Ok(());
             }
-            tokio::time::sleep(if is_for_good { LOOK_EVERY } else { left }).await;
+            let is_short = is_for_good || self.shared.is_over();
+            tokio::time::sleep(if is_short { LOOK_EVERY } else { left }).await;
             if is_for_good {
                 let Some(present) = self.present().await else { return Ok(()) };
                 (next, anew) = (present, true);
@@ -100,9 +104,15 @@ impl Worker {
         }
     }
 
-    /// Whether there was no write for a while, and will be none.
-    fn is_quiet(&self, quiet: &mut Option<Instant>) -> bool {
-        self.shared.is_over() && quiet.get_or_insert_with(Instant::now).elapsed() > QUIET
+    /// Whether there was no write for a while, and will be none, and all were delivered or
+    /// had their time.
+    fn is_done(&self, next: u64, last: &mut Last) -> bool {
+        if !self.shared.is_over() {
+            return false;
+        }
+        let over = last.over.get_or_insert_with(Instant::now).elapsed();
+        let quiet = last.delivery.get_or_insert_with(Instant::now).elapsed();
+        quiet > QUIET && (self.shared.written() < next || over > CATCH_UP_MAX)
     }
 
     /// The revision after the present one.
@@ -158,6 +168,13 @@ fn done() -> Outcome {
 /// Whether a watch that ended with this cannot go on from where it stopped.
 fn is_for_good(code: Code) -> bool {
     matches!(code, Code::Compacted | Code::Fenced)
+}
+
+/// Since when there are no more writes, and no deliveries.
+#[derive(Default)]
+struct Last {
+    over: Option<Instant>,
+    delivery: Option<Instant>,
 }
 
 enum Delivered {
