@@ -17,9 +17,10 @@ pub struct Majority {
     pub of: u32,
     /// How many of them must answer for anything to be written.
     pub needed: u32,
-    /// How many of them answer.
+    /// How many of them answer, as far as is known: at least as many as are needed while
+    /// entries are committed.
     pub answering: u32,
-    /// Those that do not, in order of their ids.
+    /// Those of which the answering node heard nothing, in order of their ids.
     pub missing: Vec<MissingVoter>,
     /// For how long too few have answered, in milliseconds; null while enough
     /// do.

@@ -39,12 +39,14 @@ pub(crate) struct Contacts {
     /// When this node began to listen: no silence is longer than this.
     began: Instant,
     heard: BTreeMap<NodeId, Instant>,
+    /// When a majority was last there, whoever belonged to it.
+    majority: Option<Instant>,
 }
 
 impl Contacts {
     /// No node was heard of yet.
     pub(crate) fn new(began: Instant) -> Contacts {
-        Contacts { began, heard: BTreeMap::new() }
+        Contacts { began, heard: BTreeMap::new(), majority: None }
     }
 
     /// A node was heard of at this time.
@@ -77,17 +79,9 @@ impl Contacts {
         }
     }
 
-    /// A majority of the voters was there at this time: at least those that were heard of
-    /// last are taken for it.
-    fn note_majority(&mut self, view: &View, at: Instant) {
-        let others = view.voters.iter().copied().filter(|node| *node != view.id);
-        let mut others: Vec<NodeId> = others.collect();
-        others.sort_by_key(|node| std::cmp::Reverse(self.heard.get(node).copied()));
-        let itself = usize::from(view.voters.contains(&view.id));
-        let needed = view.voters.len() / 2 + 1;
-        for node in others.into_iter().take(needed - itself) {
-            self.note(node, at);
-        }
+    /// A majority of the voters was there at this time.
+    fn note_majority(&mut self, at: Instant) {
+        self.majority = self.majority.max(Some(at));
     }
 
     /// The state of the majority that follows; none for a node without voters.
@@ -109,8 +103,12 @@ impl Contacts {
             })
             .collect();
         let answering = count - u32::try_from(missing.len()).unwrap_or(count);
-        // The majority was last present when the last voter that it needs was heard of.
-        let lost = silences[needed as usize - 1];
+        // The majority was last present when the last voter that it needs was heard of, or
+        // when something was committed.
+        let committed = self.majority.map(|at| now.saturating_duration_since(at));
+        let lost = silences[needed as usize - 1].min(committed.unwrap_or(Duration::MAX));
+        let is_there = committed.is_some_and(|ago| ago <= silence_max);
+        let answering = if is_there { answering.max(needed) } else { answering };
         let lost_ms = (answering < needed).then(|| milliseconds(lost));
         Some(Majority { of: count, needed, answering, missing, lost_ms })
     }
@@ -213,7 +211,7 @@ impl Node {
             && let Some(ago) = self.consensus().evidence().last_commit()
             && let Some(at) = now.checked_sub(ago)
         {
-            contacts.note_majority(view, at);
+            contacts.note_majority(at);
         }
     }
 

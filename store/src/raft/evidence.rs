@@ -29,8 +29,18 @@ const UNANSWERED_TIME: Duration = Duration::from_millis(200);
 pub(crate) struct Evidence {
     channels: Mutex<BTreeMap<NodeId, Channels>>,
     closed: Notify,
-    /// The last entry that a leader said to be committed, and when it first said so.
-    committed: Mutex<Option<(u64, Instant)>>,
+    committed: Mutex<Committed>,
+}
+
+/// What the leader said to be committed.
+#[derive(Debug, Default)]
+struct Committed {
+    /// Its term and its node; 0 before there is one.
+    leader: (u64, NodeId),
+    /// The last entry that it said to be committed.
+    index: u64,
+    /// When a leader last said so of another entry than before.
+    grew: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -92,18 +102,21 @@ impl Evidence {
         open.map(|(node, channels)| (*node, channels.spoke.elapsed())).collect()
     }
 
-    /// A leader says that all entries up to this index are committed.
-    pub(crate) fn committed(&self, index: u64) {
-        let mut committed = self.committed.lock();
-        if committed.is_none_or(|(known, _)| known < index) {
-            *committed = Some((index, Instant::now()));
+    /// The leader of a term says that all entries up to this index are committed. The first
+    /// that it says may have been committed long ago.
+    pub(crate) fn committed(&self, leader: (u64, NodeId), index: u64) {
+        let mut known = self.committed.lock();
+        if leader > known.leader {
+            (known.leader, known.index) = (leader, index);
+        } else if leader == known.leader && index > known.index {
+            (known.index, known.grew) = (index, Some(Instant::now()));
         }
     }
 
-    /// Time since a leader last said that another entry is committed: a majority of the
+    /// Time since the leader last said that another entry is committed: a majority of the
     /// voters was there for it.
     pub(crate) fn last_commit(&self) -> Option<Duration> {
-        self.committed.lock().map(|(_, at)| at.elapsed())
+        self.committed.lock().grew.map(|at| at.elapsed())
     }
 
     /// Whether a node is lost: its port refuses or is silent, and nothing came from
@@ -237,13 +250,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_committed_before_is_no_sign_of_a_majority() {
         let evidence = Evidence::default();
+        evidence.committed((3, 2), 7);
         assert_eq!(evidence.last_commit(), None);
-        evidence.committed(7);
+        evidence.committed((3, 2), 8);
         tokio::time::advance(SILENCE).await;
-        evidence.committed(7);
-        evidence.committed(6);
+        evidence.committed((3, 2), 8);
+        evidence.committed((3, 2), 7);
+        // A leader that was replaced, and a new one.
+        evidence.committed((2, 1), 9);
+        evidence.committed((4, 1), 9);
         assert_eq!(evidence.last_commit(), Some(SILENCE));
-        evidence.committed(8);
+        evidence.committed((4, 1), 10);
         assert_eq!(evidence.last_commit(), Some(Duration::ZERO));
     }
 

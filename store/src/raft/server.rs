@@ -128,7 +128,7 @@ impl Consensus {
     fn hear(&self, append: &Append) -> Result<(), RecordError> {
         self.believes(append.vote)?;
         if let Some(commit) = &append.commit {
-            self.evidence().committed(commit.index);
+            self.evidence().committed((append.vote.term, append.vote.node), commit.index);
         }
         Ok(())
     }
