@@ -356,14 +356,18 @@ impl Participant {
     /// From when on a generation that it was in may have been revoked because of it, for a
     /// holder, which may be itself, that called for it at `since`.
     fn may_revoke(&self, generation: Generation, since: Moment, itself: bool) -> Option<Moment> {
-        let among = Among::Generation(generation);
-        let keeps_it = |call: &Call| match &call.answer {
-            Some((_, Answer::Outcome(outcome))) => {
-                itself || outcome.held == Some(generation) || call.arrival.round.among == among
+        // A call for the group that does not name it, or one among it whose time was over.
+        let may = |call: &Call| {
+            let outcome = match &call.answer {
+                Some((_, Answer::Outcome(outcome))) => Some(outcome),
+                _ => None,
+            };
+            match call.verb() {
+                Verb::Form => !outcome.is_some_and(|it| itself || it.held == Some(generation)),
+                _ => outcome.is_none() && call.arrival.round.among == Among::Generation(generation),
             }
-            _ => false,
         };
-        let calls = self.calls.iter().filter(|call| call.at >= since && !keeps_it(call));
+        let calls = self.calls.iter().filter(|call| call.at >= since && may(call));
         let revoked = self.revoked.iter().filter(|(revoked, _)| *revoked == generation);
         let Participant { leaves, over, lost, dies, disturbed, contested, .. } = self;
         let ends = [leaves, over, lost, dies, disturbed, contested].into_iter().flatten().copied();

@@ -140,4 +140,10 @@ fn who_does_not_stop_a_revoked_generation_may_be_ended_without_a_word() {
     let text = "process 1, of which incarnation 2 was alive and active all the time";
     let not_held = "0.1 start@10 call@45 got#2(0.1)@60\n1.2 start@10 vote:v@38 void@70 dead@75";
     wrong(Rule::Absence, text, not_held);
+    // A call for another round revokes nothing.
+    let kept = format!(
+        "0.1 start@10 form:g=a@20 {TOLD} call@45 got#2(0.1)@60
+         1.2 start@10 form:g=b@20 {TOLD} vote:v@38 void@70 dead@75"
+    );
+    wrong(Rule::Absence, text, &kept);
 }
