@@ -178,10 +178,10 @@ impl Faults {
             self.start_as(n, role, false);
         }
         let actives: Vec<usize> = (0..WORLD as usize).collect();
-        self.settled(&actives).await;
+        self.settled_or(&actives, &is_over).await;
         while !is_over() {
             self.sleep(self.style.calm()).await;
-            self.fault().await;
+            self.fault(&is_over).await;
         }
         for slot in &mut self.slots {
             slot.stop(&mut self.harness).await;
@@ -196,13 +196,13 @@ impl Faults {
     }
 
     /// Something happens to one rank or two, and they come back.
-    async fn fault(&mut self) {
+    async fn fault(&mut self, is_over: &impl Fn() -> bool) {
         let all: Vec<usize> = (0..self.slots.len()).collect();
         // Some may have been declared dead for being slow.
         let gone = |n: &usize| self.slots[*n].has_ended(&mut self.harness);
         let gone: Vec<usize> = all.iter().copied().filter(gone).collect();
         self.start(&gone, false);
-        self.settled(&gone).await;
+        self.settled_or(&gone, is_over).await;
         if !self.hosts.is_empty() && self.random.random_bool(self.style.agent_faults()) {
             return self.agent_fault().await;
         }
@@ -227,7 +227,7 @@ impl Faults {
             (_, true) => self.pause(&victims).await,
             (_, false) => self.kill(&victims).await,
         }
-        self.settled(&victims).await;
+        self.settled_or(&victims, is_over).await;
     }
 
     /// Ranks leave, and come back later.
@@ -379,8 +379,13 @@ impl Faults {
     /// Waits until the job goes on: with these ranks, or, where they come back as spares,
     /// with any.
     async fn settled(&mut self, ranks: &[usize]) {
+        self.settled_or(ranks, &|| false).await;
+    }
+
+    /// The same, unless all is over: without anybody that was in, spares wait for a minute.
+    async fn settled_or(&mut self, ranks: &[usize], is_over: &impl Fn() -> bool) {
         let by = Instant::now() + PATIENCE;
-        while !self.goes_on(ranks) {
+        while !self.goes_on(ranks) && !is_over() {
             let job = &self.job.job;
             assert!(Instant::now() < by, "waited {PATIENCE:?} in vain: {job} with {ranks:?}");
             sleep(LOOK_EVERY).await;
