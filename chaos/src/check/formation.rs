@@ -48,7 +48,7 @@ pub(super) fn check(
         }
         let last_call_ms =
             members().map(|participant| participant.policy.last_call_ms).min().unwrap_or(0);
-        let (_, closed) = closing.within;
+        let (_, closed) = closing.observed;
         let text = if last_call_ms == 0 {
             format!(
                 "generation {generation} has {count} members, none of which was in before, of a world of {world}"

@@ -60,8 +60,8 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
 /// Calls of unknown outcome between two generations: an unobserved iteration has at least one.
 fn untold(story: &Story, closings: &Closings, before: u64, after: u64) -> u64 {
     let round = &closings[&after].round;
-    let from = closings.get(&before).map_or(0, |closing| closing.within.0);
-    let to = closings[&after].within.1;
+    let from = closings.get(&before).map_or(0, |closing| closing.observed.0);
+    let to = closings[&after].observed.1;
     let calls = story.participants.iter().flat_map(|participant| &participant.calls);
     let untold = calls.filter(|Call { arrival, at, answer }| {
         let (until, silent) = match answer {

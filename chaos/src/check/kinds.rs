@@ -75,7 +75,7 @@ pub(super) fn count(
         // The moment of an end is bounded by the closings at or after it.
         let closed = closings.iter().filter_map(|(generation, closing)| {
             let witness = story.outcome(story.closings[generation][0]).witness;
-            (witness >= *revision).then_some(closing.within.1)
+            (witness >= *revision).then_some(closing.observed.1)
         });
         let by = closed.min().unwrap_or(Moment::MAX);
         match brought_about(participant, cause, by) {

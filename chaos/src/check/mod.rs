@@ -239,9 +239,6 @@ struct Closing {
     calls: Vec<Option<usize>>,
     /// It closed between these moments, by what was observed.
     observed: (Moment, Moment),
-    /// It closed between these moments, by what was chosen of all that may have
-    /// been.
-    within: (Moment, Moment),
 }
 
 type Closings = BTreeMap<Generation, Closing>;

@@ -56,9 +56,6 @@ pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
     }
     placement.absent(&closings, findings);
     placement.quorums(&closings, findings);
-    for (generation, closing) in &mut closings {
-        closing.within = placement.order.bounds(placement.closings[generation]);
-    }
     super::formation::check(story, &closings, findings, |first, second| {
         let orders = [(placement.closings[&first], placement.closings[&second])];
         placement.order.allows(&orders)
@@ -244,7 +241,7 @@ impl Placement<'_> {
             self.inside(generation, point, member, findings);
         }
         let observed = (earliest, latest);
-        Closing { run, round, members, calls, observed, within: observed }
+        Closing { run, round, members, calls, observed }
     }
 
     /// No process of a run is notified of a closing after the next run was opened.

@@ -411,3 +411,16 @@ fn promotions_and_supersessions_are_counted() {
     let kinds: Vec<_> = report.kinds.into_iter().collect();
     assert_eq!(kinds, [(Kind::Arrival, 2), (Kind::Promotion, 1), (Kind::Supersession, 1)]);
 }
+
+#[test]
+fn an_end_may_come_before_a_closing_that_may_also_have_come_before_the_start() {
+    let told = "start@10 call@20 got#1(0.1 1.2)@80";
+    let with = |left: u64| {
+        format!(
+            "0.1 {told}\n1.2 {told}\n2.3 start@30-40 leave@{left} left@90
+             store registered:0.1@1 registered:1.2@2 registered:2.3@3 left:2.3@9"
+        )
+    };
+    right(&with(60));
+    wrong(Rule::Testimony, "nobody did that", &with(85));
+}

@@ -26,7 +26,7 @@ impl Placement<'_> {
         let mut choices = Vec::new();
         let mut texts = Vec::new();
         for (generation, closing) in closings {
-            let (from, to) = closing.within;
+            let (from, to) = closing.observed;
             for Absent { mut ways, text } in self.absent_in(*generation, closing, closings) {
                 // An alternative that needs no order.
                 if ways.iter().any(Vec::is_empty) {
@@ -297,7 +297,7 @@ impl Placement<'_> {
 
     /// The incarnation of a process that may have been alive at a closing.
     fn suspect(&self, closing: &Closing, process: ProcessId) -> Option<Incarnation> {
-        let by = closing.within.0;
+        let by = closing.observed.0;
         let mut participants = self.story.participants_of(closing.run, process);
         let latest = participants.rfind(|n| self.story.participants[*n].registered.0 <= by);
         latest.map(|n| self.story.participants[n].incarnation)
