@@ -2,7 +2,8 @@
 //! that it has set itself, and whether it waits within PyTorch.
 //!
 //! `/proc/PID/environ` shows variables as a process was started. Those that a
-//! program sets itself are where the C library's `environ` points to.
+//! program sets itself are where `environ` points to: the C library's, or that of an
+//! executable that was linked with a copy of it, as Debian's Python is.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Most bytes read of a process's table of mappings.
 const MAPS_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// Most bytes read of a C library.
+/// Most bytes read of an executable or a C library.
 const LIBRARY_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Variables that are looked at, and bytes of one.
 const VARIABLES_MAX: usize = 4096;
@@ -28,9 +29,20 @@ const PYTORCH: &str = "/libtorch_cpu.so";
 /// The system calls `nanosleep` and `clock_nanosleep`.
 const SLEEPS: &[&str] = if cfg!(target_arch = "x86_64") { &["35", "230"] } else { &["101", "115"] };
 
-/// Where C libraries keep `environ`, by file.
+/// The type of an ELF file whose addresses are those of its memory.
+const EXECUTABLE_IN_PLACE: usize = 2;
+
+/// Where executables and C libraries keep `environ`, by file.
 #[derive(Debug, Default)]
-pub struct Libraries(HashMap<PathBuf, Option<u64>>);
+pub struct Libraries(HashMap<PathBuf, Option<Place>>);
+
+/// A place in the memory of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    At(u64),
+    /// So far behind the beginning of its file.
+    Behind(u64),
+}
 
 /// A process that has loaded PyTorch.
 #[derive(Debug)]
@@ -59,8 +71,11 @@ impl Program {
             .take(MAPS_BYTES_MAX)
             .read_to_string(&mut text)
             .ok()?;
-        text.contains(PYTORCH).then_some(())?;
-        let maps = text.lines().filter_map(mapping).collect();
+        text.contains(PYTORCH).then(|| Program::with(folder, &text))?
+    }
+
+    fn with(folder: PathBuf, maps: &str) -> Option<Program> {
+        let maps = maps.lines().filter_map(mapping).collect();
         let memory = File::open(folder.join("mem")).ok()?;
         Some(Program { folder, maps, memory })
     }
@@ -71,20 +86,19 @@ impl Program {
         names: [&str; N],
         libraries: &mut Libraries,
     ) -> Option<[Option<String>; N]> {
+        let begins = |mapping: &&Mapping| mapping.offset == 0;
+        let executable = std::fs::read_link(self.folder.join("exe")).ok();
+        let is_executable =
+            |mapping: &&Mapping| executable.as_deref() == Some(mapping.path.as_ref());
         let of_libc = |mapping: &&Mapping| {
             let file = mapping.path.rsplit('/').next().unwrap_or_default();
-            mapping.offset == 0 && (file == "libc.so.6" || file.starts_with("ld-musl-"))
+            file == "libc.so.6" || file.starts_with("ld-musl-")
         };
-        let libc = self.maps.iter().find(of_libc)?;
-        let path = self.folder.join("root").join(libc.path.trim_start_matches('/'));
-        // The same file for all processes, unless they are in containers.
-        let key = PathBuf::from(&libc.path);
-        let place = *libraries.0.entry(key).or_insert_with(|| {
-            let mut bytes = Vec::new();
-            File::open(path).ok()?.take(LIBRARY_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-            symbol(&bytes, b"environ")
-        });
-        let table = self.word(libc.from.checked_add(place?)?)?;
+        let beginnings = || self.maps.iter().filter(begins);
+        // In the order in which the linker looks: all use the first.
+        let files = [beginnings().find(is_executable), beginnings().find(of_libc)];
+        let at = files.into_iter().flatten().find_map(|file| self.environ_of(file, libraries))?;
+        let table = self.word(at)?;
         let mut found = [const { None }; N];
         for n in 0..VARIABLES_MAX as u64 {
             let at = self.word(table.checked_add(8 * n)?)?;
@@ -98,6 +112,21 @@ impl Program {
             }
         }
         Some(found)
+    }
+
+    /// Where a file that begins at this mapping keeps `environ`, if it does.
+    fn environ_of(&self, file: &Mapping, libraries: &mut Libraries) -> Option<u64> {
+        let path = self.folder.join("root").join(file.path.trim_start_matches('/'));
+        // The same file for all processes, unless they are in containers.
+        let place = *libraries.0.entry(PathBuf::from(&file.path)).or_insert_with(|| {
+            let mut bytes = Vec::new();
+            File::open(path).ok()?.take(LIBRARY_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+            symbol(&bytes, b"environ")
+        });
+        match place? {
+            Place::At(address) => Some(address),
+            Place::Behind(distance) => file.from.checked_add(distance),
+        }
     }
 
     /// Whether its main thread sleeps in a function of PyTorch, as between two
@@ -158,7 +187,7 @@ fn mapping(line: &str) -> Option<Mapping> {
 }
 
 /// Where an ELF file of 64 bits has this symbol, from where it is loaded.
-fn symbol(file: &[u8], name: &[u8]) -> Option<u64> {
+fn symbol(file: &[u8], name: &[u8]) -> Option<Place> {
     file.starts_with(b"\x7fELF\x02\x01").then_some(())?;
     let place = |value: u64| usize::try_from(value).ok();
     let sections = place(number_at(file, 40)?)?;
@@ -171,11 +200,16 @@ fn symbol(file: &[u8], name: &[u8]) -> Option<u64> {
     let of_symbols = |n: usize| section(n).filter(|one| half_at(one, 4) == Some(DYNAMIC_SYMBOLS));
     let header = (0..count).find_map(of_symbols)?;
     let names = part(section(place(half_at(header, 40)?.into())?)?)?;
-    part(header)?.chunks_exact(SYMBOL_BYTES).find_map(|symbol| {
+    let value = part(header)?.chunks_exact(SYMBOL_BYTES).find_map(|symbol| {
         let from = names.get(place(half_at(symbol, 0)?.into())?..)?;
         let is_it = from.strip_prefix(name)?.first() == Some(&0);
+        // Of a symbol that it uses and does not have it is 0.
         number_at(symbol, 8).filter(|at| is_it && *at > 0)
-    })
+    })?;
+    match short_at(file, 16)? {
+        EXECUTABLE_IN_PLACE => Some(Place::At(value)),
+        _ => Some(Place::Behind(value)),
+    }
 }
 
 fn number_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -192,6 +226,8 @@ fn short_at(bytes: &[u8], at: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -213,6 +249,34 @@ mod tests {
         cut.resize(64, 0xff);
         for file in [&b""[..], b"\x7fELF\x02\x01", &cut] {
             assert_eq!(symbol(file, b"environ"), None);
+        }
+    }
+
+    #[test]
+    fn variables_are_found_wherever_the_executable_was_linked_to_keep_them() {
+        let source = "#include <stdio.h>\n#include <stdlib.h>\nextern char **environ;\n\
+                      int main(void) { setenv(\"SET_LATER\", \"yes\", 1); \
+                      puts(environ[0] ? \"set\" : \"\"); fflush(stdout); return getchar(); }\n";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("program.c");
+        std::fs::write(&file, source).unwrap();
+        for how in [&["-no-pie"][..], &["-fPIE", "-pie"], &["-fPIC", "-pie"]] {
+            let program = folder.path().join(how.concat());
+            let compiled = Command::new("cc").args(how).arg(&file).arg("-o").arg(&program).status();
+            assert!(compiled.unwrap().success(), "{how:?}");
+            let started =
+                Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+            let mut started = started.unwrap();
+            let mut said = [0; 3];
+            started.stdout.take().unwrap().read_exact(&mut said).unwrap();
+            let place = Path::new("/proc").join(started.id().to_string());
+            let maps = std::fs::read_to_string(place.join("maps")).unwrap();
+            let found = Program::with(place, &maps).unwrap();
+            let found = found.variables(["SET_LATER", "NEVER_SET"], &mut Libraries::default());
+            // It ends when nobody writes to it any more.
+            drop(started.stdin.take());
+            started.wait().unwrap();
+            assert_eq!(found, Some([Some("yes".to_owned()), None]), "{how:?}");
         }
     }
 
