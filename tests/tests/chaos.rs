@@ -371,7 +371,7 @@ async fn whatever_a_fault_leaves_that_is_broken_off_is_undone() {
     let started = cluster::Cluster::start(binaries, 3, surroundings).await;
     let mut cluster = started.expect("a cluster");
     let usual = descriptors(&mut cluster, 1);
-    for broken_off in 0..4 {
+    for broken_off in 0..5 {
         let (leader, _) = cluster.leader().await.expect("a leader");
         let follower = cluster.ids().into_iter().find(|id| *id != leader).expect("a follower");
         match broken_off {
@@ -392,6 +392,12 @@ async fn whatever_a_fault_leaves_that_is_broken_off_is_undone() {
                 tokio::time::timeout(Duration::from_millis(50), launched)
                     .await
                     .expect_err("so soon");
+            }
+            3 => {
+                cluster.kill(follower).await.expect("it is killed");
+                let time_max = Duration::from_secs(20);
+                let end = cluster.launch_without_folder(follower, time_max).await;
+                assert!(end.expect("it is launched").is_some(), "it went on without its folder");
             }
             _ => {
                 cluster.grow().await.expect("one more");

@@ -159,7 +159,7 @@ impl Drop for Disk {
 }
 
 impl Cluster {
-    fn disk(&self, id: NodeId) -> anyhow::Result<&Disk> {
+    pub(super) fn disk(&self, id: NodeId) -> anyhow::Result<&Disk> {
         let node = self.nodes.get(&id).with_context(|| format!("there is no node {id}"))?;
         node.disk.as_ref().with_context(|| format!("node {id} has no file system of its own"))
     }
@@ -190,13 +190,18 @@ impl Cluster {
 
     /// Checks the disk of a node, and starts it.
     pub async fn repair_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
+        self.check_disk(id).await?;
+        self.launch(id)
+    }
+
+    /// Ends a node, and checks its disk.
+    pub(super) async fn check_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
         match self.end_of(id) {
             Some(end) => self.note_end(id, end),
             None if !self.node_mut(id)?.slot.is_empty() => drop(self.kill(id).await?),
             None => {}
         }
-        self.disk(id)?.repair()?;
-        self.launch(id)
+        self.disk(id)?.repair()
     }
 
     /// How a node ended, if it has.

@@ -29,15 +29,17 @@ impl Cluster {
         self.wait_healthy().await
     }
 
-    /// Thaws, frees and repairs all disks.
+    /// Thaws, repairs and frees all disks; ends the nodes on those that it repairs.
     async fn mend_disks(&mut self) -> anyhow::Result<()> {
         for id in self.ids() {
-            let Some(disk) = &self.node_mut(id)?.disk else { continue };
-            disk.thaw()?;
-            if disk.has_failed() {
-                self.repair_disk(id).await?;
+            if self.nodes[&id].disk.is_none() {
+                continue;
             }
-            self.clear_disk(id)?;
+            self.thaw_disk(id)?;
+            if self.disk(id)?.has_failed() {
+                self.check_disk(id).await?;
+            }
+            self.disk(id)?.clear()?;
         }
         Ok(())
     }
