@@ -21,6 +21,7 @@
 //! | [`json_lines`] | the form of all these files |
 //! | [`clock`] | the one clock of a history |
 //! | [`story`] | pure: incarnations, calls and closings, put together from the records |
+//! | `programs` | programs of the system, run to their end within a time |
 //! | [`order`] | pure: points in time of which only bounds and orders are known |
 //! | [`mod@check`] | pure: the rules of rounds, and the verdict |
 //!
@@ -57,6 +58,7 @@ pub mod nemesis;
 pub mod network;
 pub mod operation;
 pub mod order;
+pub(crate) mod programs;
 pub mod recording;
 pub mod report;
 pub mod run;

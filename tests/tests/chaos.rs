@@ -207,6 +207,41 @@ async fn a_run_that_is_interrupted_while_its_leader_is_cut_off_heals_everything_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_fault_that_is_not_over_in_its_time_is_undone_and_the_run_goes_on() {
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let report = folder.path().join("report");
+    // An agent is paused for six seconds.
+    let arguments = [
+        "run",
+        "--duration",
+        "3s",
+        "--seed",
+        "16",
+        "--rate",
+        "100",
+        "--workload",
+        "tcpstore",
+        "--nemesis",
+        "agent-pause,kill-leader",
+        "--fault-time-max",
+        "2s",
+        "--report",
+    ];
+    let ended = chaos(&arguments, &report).await;
+    // What was undone was there, and the cluster had to recover from it, too.
+    assert_eq!(ended.code, Some(0), "{ended:#?}");
+    let text = std::fs::read(report.join("report.json")).expect("a report for programs");
+    let document: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let faults = document["run"]["faults"].as_array().expect("a list");
+    let of = |name: &str| faults.iter().find(|it| it["nemesis"] == name).expect("it began");
+    let error = of("agent-pause")["error"].as_str().unwrap_or_default();
+    assert!(error.contains("not over in its time"), "{faults:#?}");
+    assert!(of("kill-leader")["evidence"].is_string(), "{faults:#?}");
+    let command = document["run"]["command"].as_str().expect("how it is repeated");
+    assert!(command.contains("--fault-time-max 2s"), "{command}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_run_has_cut_off_is_undone() {
     if allows("leader-alone").await {
         let folder = tempfile::tempdir().expect("the folder for temporary files can be written");

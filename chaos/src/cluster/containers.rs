@@ -2,14 +2,20 @@
 //! a project name and ports of their own.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use holdfast_api::NodeId;
 
 use super::ports::Ports;
 use super::state::StateFile;
+use crate::programs;
 
+/// How long services may take to start: their image may have to be made first.
+const UP_TIME_MAX: Duration = Duration::from_secs(900);
+/// How long one other command to the daemon may take.
+const TIME_MAX: Duration = Duration::from_secs(60);
 /// Services of the compose file that are nodes.
 const NODES: u16 = 3;
 /// How its ports on this machine are set; the last one is the agent's.
@@ -71,7 +77,7 @@ impl Containers {
             }
         }
         let containers = Containers { project, endpoints, _ports: ports, _state: state };
-        said(command).context(
+        programs::output_of(&mut command, "", UP_TIME_MAX).context(
             "the services did not start; without a registry `tests/docker/local_image.py --binaries DIR` makes their image",
         )?;
         Ok(containers)
@@ -111,8 +117,7 @@ pub(super) fn remove(project: &str) -> anyhow::Result<bool> {
         if !all.is_empty() {
             any = true;
             let mut command = Command::new("docker");
-            command.args(remove).args(&all);
-            said(command)?;
+            programs::output_of(command.args(remove).args(&all), "", TIME_MAX)?;
         }
     }
     Ok(any)
@@ -130,28 +135,19 @@ fn kinds() -> [(Vec<&'static str>, Vec<&'static str>); 3] {
 fn found(list: &[&str], project: &str) -> anyhow::Result<Vec<String>> {
     let mut command = Command::new("docker");
     command.args(list).args(["--quiet", "--filter", &format!("{LABEL}={project}")]);
-    Ok(said(command)?.lines().map(str::to_owned).collect())
+    let listed = programs::output_of(&mut command, "", TIME_MAX)?;
+    Ok(listed.lines().map(str::to_owned).collect())
 }
 
 /// `docker compose`, or `docker-compose`.
 fn tool() -> anyhow::Result<Vec<String>> {
     for tool in [&["docker", "compose"][..], &["docker-compose"]] {
         let mut command = Command::new(tool[0]);
-        command.args(&tool[1..]).arg("version").stdout(Stdio::null()).stderr(Stdio::null());
-        if command.status().is_ok_and(|status| status.success()) {
+        if programs::output(command.args(&tool[1..]).arg("version")).is_ok() {
             return Ok(tool.iter().map(|word| (*word).to_owned()).collect());
         }
     }
     bail!("there is neither `docker compose` nor `docker-compose`; install one of them")
-}
-
-/// Output of a command; an error with that output if it fails.
-fn said(mut command: Command) -> anyhow::Result<String> {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot run {:?}", command.get_program()))?;
-    let words = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{:?}: {}", command.get_program(), words.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// What injects faults into the nodes of an existing cluster.

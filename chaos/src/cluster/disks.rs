@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -15,6 +15,7 @@ use nix::sys::statvfs::statvfs;
 
 use super::state::StateFile;
 use super::{Cluster, FOLDER_PREFIX};
+use crate::programs;
 
 /// How big they are, of which little is used: a node sets 64 MiB aside for its log.
 const IMAGE_BYTES: u64 = 192 << 20;
@@ -133,11 +134,10 @@ impl Disk {
         let checked = image.with_extension("checked");
         copy_at_rest(&image, &checked)?;
         let mut command = Command::new("e2fsck");
-        let output = command.arg("-fy").arg(&checked).stdin(Stdio::null()).output();
-        let output = output.context("cannot run e2fsck")?;
+        let ended = programs::run(command.arg("-fy").arg(&checked), "", programs::TIME_MAX)?;
         // 1 says that errors were found and mended.
-        let words = String::from_utf8_lossy(&output.stdout).into_owned();
-        ensure!(output.status.code().is_some_and(|code| code <= 1), "e2fsck: {}", words.trim());
+        let is_well = ended.status.code().is_some_and(|code| code <= 1);
+        ensure!(is_well, "e2fsck: {}", ended.stdout.trim());
         fs::rename(&checked, &image).with_context(|| checked.display().to_string())?;
         attach(&image, &self.mount)
     }
@@ -346,9 +346,6 @@ pub fn forbidden() -> Option<String> {
 fn run(program: &str, arguments: &[&str], paths: &[&Path]) -> anyhow::Result<()> {
     let mut command = Command::new(program);
     // Their output is parsed.
-    command.args(arguments).args(paths).stdin(Stdio::null()).env("LC_ALL", "C");
-    let output = command.output().with_context(|| format!("cannot run {program}"))?;
-    let words = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program}: {}", words.trim());
-    Ok(())
+    command.args(arguments).args(paths).env("LC_ALL", "C");
+    programs::output(&mut command).map(drop)
 }

@@ -36,6 +36,10 @@ pub(crate) struct Arguments {
     /// Wait so long between two faults [default: drawn, 0.6 s to 1.8 s].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     fault_pause: Option<Duration>,
+    /// Undo a fault that is still there after this time [default: a minute after the time of
+    /// the run; ten minutes after it began if it is named with --nemesis].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    fault_time_max: Option<Duration>,
     #[command(flatten)]
     load: Load,
     /// Find the binaries in this folder [default: beside this program].
@@ -79,6 +83,7 @@ fn planned(arguments: &Arguments) -> anyhow::Result<(Plan, bool)> {
         nemeses,
         left_out,
         fault_pause: arguments.fault_pause,
+        fault_time_max: arguments.fault_time_max,
         binaries: arguments.binaries.clone(),
         ..arguments.load.plan(RATE_DEFAULT)?
     };
@@ -98,12 +103,19 @@ fn command(plan: &Plan) -> String {
         }
     };
     let (nodes, load) = (plan.nodes, load::flags(plan));
-    let pause = plan.fault_pause.map_or(String::new(), |pause| {
-        format!("--fault-pause {} ", humantime::format_duration(pause).to_string().replace(' ', ""))
-    });
+    let time = |flag: &str, time: Option<Duration>| {
+        time.map_or(String::new(), |time| {
+            let text = humantime::format_duration(time).to_string();
+            format!("{flag} {} ", text.replace(' ', ""))
+        })
+    };
+    let pause = time("--fault-pause", plan.fault_pause);
+    let time_max = time("--fault-time-max", plan.fault_time_max);
     let system = match plan.system {
         System::Holdfast => String::new(),
         other => format!("--system {other} "),
     };
-    format!("holdfast-chaos run {system}--nodes {nodes} --nemesis {nemeses} {pause}{load}")
+    format!(
+        "holdfast-chaos run {system}--nodes {nodes} --nemesis {nemeses} {pause}{time_max}{load}"
+    )
 }

@@ -33,6 +33,7 @@ use rand::{Rng, RngExt};
 use crate::cluster::Cluster;
 use crate::history::Moment;
 use crate::network::Permitted;
+use crate::programs;
 use crate::workload::client::Shared;
 
 /// A kind of fault.
@@ -435,9 +436,9 @@ impl Nemesis {
     /// Why it cannot be done here; none if it can.
     pub fn forbidden(self, permitted: &Permitted) -> Option<String> {
         if self == Nemesis::Descriptors {
-            let found = std::process::Command::new("prlimit").arg("--version").output().is_ok();
-            return (!found)
-                .then(|| "prlimit is missing (Debian: apt install util-linux)".to_owned());
+            let mut command = std::process::Command::new("prlimit");
+            let tried = programs::output(command.arg("--version"));
+            return tried.err().map(|error| format!("{error:#}"));
         }
         if self == Nemesis::ClockAhead {
             return nodes::no_clocks();

@@ -1,7 +1,7 @@
 //! Processes killed, paused, restarted and starved.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use holdfast_api::NodeId;
@@ -15,6 +15,7 @@ use crate::clock;
 use crate::cluster::binaries::with_clock_ahead;
 use crate::cluster::tcpstore::{MAGIC, op};
 use crate::cluster::{Start, http};
+use crate::programs;
 
 const DOWN: Duration = Duration::from_millis(1_500);
 /// A leader: it comes back before the next one is elected, or after that.
@@ -144,12 +145,8 @@ async fn rolling_restart(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
 /// Why a node cannot have a clock of its own; none if it can.
 pub(super) fn no_clocks() -> Option<String> {
     let mut command = with_clock_ahead(&Command::new("true"), Duration::from_secs(1));
-    let why = match command.stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => return None,
-        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        Err(error) => error.to_string(),
-    };
-    Some(format!("no process can have a clock of its own: unshare --time: {why}"))
+    let why = programs::output(&mut command).err()?;
+    Some(format!("no process can have a clock of its own: {why:#}"))
 }
 
 async fn kill_clients(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {

@@ -8,10 +8,9 @@
 pub mod rules;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use holdfast_api::NodeId;
@@ -20,6 +19,7 @@ use self::rules::{Queued, Rule};
 use crate::cluster::binaries::without_settings;
 use crate::cluster::disks;
 use crate::cluster::state::StateFile;
+use crate::programs;
 
 /// Where `ip` keeps them.
 const NAMESPACES: &str = "/var/run/netns";
@@ -190,14 +190,12 @@ impl Network {
 
     /// How many they have met on one host.
     pub fn packets_met_by(&self, id: NodeId, fault: &str) -> anyhow::Result<u64> {
-        let output = Command::new("ip")
-            .args(["netns", "exec", &self.namespace(id)])
-            .args(["nft", "list", "table", "inet", &table(fault)])
-            .stdin(Stdio::null())
-            .output()
-            .context("cannot run nft")?;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace(id)]);
+        command.args(["nft", "list", "table", "inet", &table(fault)]);
         // A host on which it has no rules has no such table.
-        Ok(rules::packets(&String::from_utf8_lossy(&output.stdout)))
+        let listed = programs::run(&mut command, "", programs::TIME_MAX)?.stdout;
+        Ok(rules::packets(&listed))
     }
 
     /// Lets a host send at most that much in a second, in the words of `tc`.
@@ -337,11 +335,7 @@ fn free_prefix() -> anyhow::Result<[u8; 3]> {
 }
 
 fn ip(arguments: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new("ip").args(arguments).stdin(Stdio::null()).output();
-    let output = output.context("cannot run ip (Debian: apt install iproute2)")?;
-    let words = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(output.status.success(), "`ip {}`: {}", arguments.join(" "), words.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    programs::output(Command::new("ip").args(arguments))
 }
 
 fn tc(namespace: &str, arguments: &[&str]) -> anyhow::Result<()> {
@@ -370,19 +364,10 @@ fn tc_has_discipline(namespace: &str) -> bool {
 }
 
 fn nft(namespace: &str, rules: &str) -> anyhow::Result<()> {
-    let mut child = Command::new("ip")
-        .args(["netns", "exec", namespace, "nft", "-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot run ip")?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(rules.as_bytes()).context("cannot tell nft the rules")?;
-    }
-    let output = child.wait_with_output()?;
-    let words = String::from_utf8_lossy(&output.stderr);
-    let first = words.lines().next().unwrap_or_default();
-    anyhow::ensure!(output.status.success(), "nft: {first}");
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace, "nft", "-f", "-"]);
+    let ended = programs::run(&mut command, rules, programs::TIME_MAX)?;
+    let first = ended.stderr.lines().next().unwrap_or_default();
+    anyhow::ensure!(ended.status.success(), "nft: {first}");
     Ok(())
 }

@@ -396,6 +396,8 @@ impl Faults<'_> {
                 true => Some(Instant::now() + NAMED_FAULT_TIME_MAX),
                 false => self.plan.duration.map(|most| began + most + FAULT_ENDS_MAX),
             };
+            let bounded = self.plan.fault_time_max.map(|most| Instant::now() + most);
+            let end = end.into_iter().chain(bounded).min();
             Box::pin(self.inject(&group, by_name, end, &mut stage)).await?;
             shared.set_addresses(cluster.addresses());
             cluster.tell_jobs()?;

@@ -46,6 +46,8 @@ pub struct Plan {
     pub rate: u32,
     /// The pause between two faults, if it is not drawn.
     pub fault_pause: Option<Duration>,
+    /// The time after which a fault is undone, if it is bounded more than it always is.
+    pub fault_time_max: Option<Duration>,
     /// Folder of the binaries, if not this one's.
     pub binaries: Option<PathBuf>,
 }

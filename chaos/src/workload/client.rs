@@ -236,7 +236,7 @@ pub trait Way: Sized + Send {
     fn open(client: usize, bound: Option<usize>, site: &Site, shared: &Shared) -> Self;
 
     /// A new connection and a new session in the place of those that it has.
-    fn reopen(&mut self, bound: Option<usize>, site: &Site, shared: &Shared);
+    fn reopen(&mut self, client: usize, bound: Option<usize>, site: &Site, shared: &Shared);
 
     /// Whether the place that it leads to is gone for ever.
     fn is_gone(&self, shared: &Shared) -> bool;
@@ -365,7 +365,7 @@ impl<D: Way> Worker<D> {
 
     /// Goes on with a new connection and a new session.
     pub(super) fn reopen(&mut self) {
-        self.door.reopen(self.bound, &self.site, &self.shared);
+        self.door.reopen(self.place, self.bound, &self.site, &self.shared);
     }
 
     /// Records a call and its outcome. It ends early if the client is killed during the call.

@@ -106,34 +106,19 @@ impl Worker {
     /// Sets a key if it was not changed since it was read: values are unique, so that
     /// this compares the value, too.
     async fn change_if_as_read(&mut self, key: &str, value: String) -> anyhow::Result<()> {
-        let Door::Library { keys, .. } = self.door.clone() else { return Ok(()) };
+        let door = self.door.clone();
         let mut read_at = 0;
         let reading = async {
-            match keys.get(key, Deadline::after(CALL_TIME_MAX)).await {
-                Err(error) => failed(&error),
-                Ok(entry) => {
-                    read_at = entry.as_ref().map_or(0, |entry| entry.modified);
-                    let value = entry.and_then(|entry| entry.value).map(|value| text(&value));
-                    Outcome::Ok { answer: Answer::Value(value), revision: None }
-                }
-            }
+            let (seen, modified) = door.get_with_revision(key).await;
+            read_at = modified;
+            seen
         };
         let seen = self.call(key, Action::Read, reading).await?;
         let Outcome::Ok { answer: Answer::Value(seen), .. } = seen else { return Ok(()) };
         let expected = seen.unwrap_or_default();
         let action = Action::CompareAndSet { expected, value: value.clone() };
-        let deadline = Deadline::after(CALL_TIME_MAX);
-        let swapping = async {
-            match keys.compare_revision_and_set(key, read_at, value.as_str(), deadline).await {
-                Err(error) => failed(&error),
-                Ok(compared) => {
-                    let value = compared.value.as_ref().map(text);
-                    let answer = Answer::Swapped { swapped: compared.swapped, value };
-                    Outcome::Ok { answer, revision: None }
-                }
-            }
-        };
-        self.call(key, action, swapping).await?;
+        let swap = door.compare_revision_and_set(key, read_at, &value);
+        self.call(key, action, swap).await?;
         Ok(())
     }
 

@@ -84,29 +84,51 @@ impl Door {
 
     /// Reads a key.
     pub async fn get(&self, key: &str) -> Outcome {
+        self.get_with_revision(key).await.0
+    }
+
+    /// Reads a key, and the revision of its last change; 0 if it is absent.
+    pub async fn get_with_revision(&self, key: &str) -> (Outcome, u64) {
         match self {
             Door::Etcd(etcd) => etcd.get(key).await,
             Door::Library { keys, .. } => {
                 match keys.get(key, Deadline::after(CALL_TIME_MAX)).await {
                     Ok(entry) => {
+                        let modified = entry.as_ref().map_or(0, |entry| entry.modified);
                         let value = entry.and_then(|entry| entry.value).map(|it| text(&it));
-                        Outcome::Ok { answer: Answer::Value(value), revision: None }
+                        let answer = Answer::Value(value);
+                        (Outcome::Ok { answer, revision: None }, modified)
                     }
-                    Err(error) => failed(&error),
+                    Err(error) => (failed(&error), 0),
                 }
             }
             Door::Node { address, .. } => {
                 let body = json!({"key": key});
                 match self.post(address, "/v1/kv/get", body).await {
                     Err(Outcome::Refused { why }) if why.starts_with(ABSENT) => {
-                        Outcome::Ok { answer: Answer::Value(None), revision: None }
+                        (Outcome::Ok { answer: Answer::Value(None), revision: None }, 0)
                     }
-                    answered => outcome(answered, |body| {
-                        body["value"].as_str().map(|it| Answer::Value(Some(it.to_owned())))
-                    }),
+                    answered => {
+                        let mut modified = 0;
+                        let read = outcome(answered, |body| {
+                            modified = body["modified"].as_u64()?;
+                            body["value"].as_str().map(|it| Answer::Value(Some(it.to_owned())))
+                        });
+                        (read, modified)
+                    }
                 }
             }
         }
+    }
+
+    /// Sets a key if its last change is that of this revision; 0 = if it is absent.
+    pub async fn compare_revision_and_set(&self, key: &str, revision: u64, value: &str) -> Outcome {
+        if let Door::Etcd(etcd) = self {
+            return etcd.compare_revision_and_set(key, revision, value).await;
+        }
+        let op = KvOp::CompareRevisionAndSet { key: key.into(), revision, value: value.into() };
+        let body = json!({"key": key, "revision": revision, "value": value});
+        outcome(self.change("/v1/kv/cas-revision", op, body).await, swapped)
     }
 
     /// Sets a key if it has this value; empty = if it is absent.
@@ -120,10 +142,7 @@ impl Door {
             desired: value.into(),
         };
         let body = json!({"key": key, "expected": expected, "desired": value});
-        outcome(self.change("/v1/kv/cas", op, body).await, |body| {
-            let value = body["value"].as_str().map(str::to_owned);
-            Some(Answer::Swapped { swapped: body["swapped"].as_bool()?, value })
-        })
+        outcome(self.change("/v1/kv/cas", op, body).await, swapped)
     }
 
     /// Deletes a key.
@@ -249,8 +268,8 @@ impl Way for Door {
         Door::Library { client, keys }
     }
 
-    fn reopen(&mut self, bound: Option<usize>, site: &Site, shared: &Shared) {
-        *self = Door::open(0, bound, site, shared);
+    fn reopen(&mut self, client: usize, bound: Option<usize>, site: &Site, shared: &Shared) {
+        *self = Door::open(client, bound, site, shared);
     }
 
     fn is_gone(&self, shared: &Shared) -> bool {
@@ -309,6 +328,12 @@ fn outcome(answered: Answered<Value>, read: impl FnOnce(&Value) -> Option<Answer
             None => Outcome::Unknown { why: format!("an answer of another kind: {body}") },
         },
     }
+}
+
+/// The answer to a comparison.
+fn swapped(body: &Value) -> Option<Answer> {
+    let value = body["value"].as_str().map(str::to_owned);
+    Some(Answer::Swapped { swapped: body["swapped"].as_bool()?, value })
 }
 
 /// Posts JSON to one node.

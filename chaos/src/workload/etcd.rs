@@ -40,10 +40,11 @@ impl Etcd {
         }
     }
 
-    pub(super) async fn get(&self, key: &str) -> Outcome {
+    /// Reads a key, and the revision of its last change; 0 if it is absent.
+    pub(super) async fn get(&self, key: &str) -> (Outcome, u64) {
         match self.read(key).await {
-            Ok(entry) => done(Answer::Value(entry.value)),
-            Err(outcome) => outcome,
+            Ok(Entry { value, modified }) => (done(Answer::Value(value)), modified),
+            Err(outcome) => (outcome, 0),
         }
     }
 
@@ -59,6 +60,19 @@ impl Etcd {
             "" => json!({"key": encode(key), "target": "CREATE", "create_revision": "0"}),
             _ => json!({"key": encode(key), "target": "VALUE", "value": encode(expected)}),
         };
+        self.compared(key, compare, value).await
+    }
+
+    pub(super) async fn compare_revision_and_set(
+        &self,
+        key: &str,
+        revision: u64,
+        value: &str,
+    ) -> Outcome {
+        self.compared(key, changed_at(key, revision), value).await
+    }
+
+    async fn compared(&self, key: &str, compare: Value, value: &str) -> Outcome {
         match self.swap(key, compare, value).await {
             Err(outcome) => outcome,
             Ok(None) => done(Answer::Swapped { swapped: true, value: Some(value.to_owned()) }),
@@ -98,7 +112,7 @@ impl Etcd {
             Err(outcome) => outcome,
             Ok(body) => {
                 let entries = body["kvs"].as_array().cloned().unwrap_or_default();
-                let keys = entries.iter().filter_map(|entry| decode(&entry["key"]));
+                let keys = entries.iter().map(|entry| decode(&entry["key"]));
                 let names = keys.map(|key| key.strip_prefix(prefix).unwrap_or(&key).to_owned());
                 done(Answer::Elements(names.collect()))
             }
@@ -118,10 +132,7 @@ impl Etcd {
             let Some(value) = change(value.as_deref()) else {
                 return Err(Outcome::Unknown { why: format!("{value:?} is no value of {key}") });
             };
-            let compare = json!({
-                "key": encode(key), "target": "MOD", "mod_revision": modified.to_string(),
-            });
-            if self.swap(key, compare, &value).await?.is_none() {
+            if self.swap(key, changed_at(key, modified), &value).await?.is_none() {
                 return Ok(value);
             }
             if began.elapsed() > CALL_TIME_MAX {
@@ -196,8 +207,16 @@ fn encode(text: &str) -> String {
     BASE64_STANDARD.encode(text)
 }
 
-fn decode(value: &Value) -> Option<String> {
-    String::from_utf8(BASE64_STANDARD.decode(value.as_str()?).ok()?).ok()
+/// Text as it was encoded. What nobody encoded stays as it is: no client wrote that.
+fn decode(value: &Value) -> String {
+    let encoded = value.as_str().unwrap_or_default();
+    let bytes = BASE64_STANDARD.decode(encoded);
+    bytes.map_or_else(|_| encoded.to_owned(), |it| String::from_utf8_lossy(&it).into_owned())
+}
+
+/// The comparison that a key was last changed at this revision; 0 = that it is absent.
+fn changed_at(key: &str, revision: u64) -> Value {
+    json!({"key": encode(key), "target": "MOD", "mod_revision": revision.to_string()})
 }
 
 /// Numbers come as text, and those that are 0 not at all.
@@ -209,7 +228,7 @@ fn number(value: &Value) -> u64 {
 fn entry(range: &Value) -> Entry {
     let found = &range["kvs"][0];
     Entry {
-        value: found.is_object().then(|| decode(&found["value"]).unwrap_or_default()),
+        value: found.is_object().then(|| decode(&found["value"])),
         modified: number(&found["mod_revision"]),
     }
 }
@@ -235,6 +254,8 @@ mod tests {
         assert_eq!((empty.value, empty.modified), (Some(String::new()), 7));
         let one = entry(&json!({"kvs": [{"value": "b25l", "mod_revision": "8"}]}));
         assert_eq!((one.value, one.modified), (Some("one".to_owned()), 8));
+        let foreign = entry(&json!({"kvs": [{"value": "no base64"}]}));
+        assert_eq!(foreign.value, Some("no base64".to_owned()));
     }
 
     #[test]
@@ -263,6 +284,6 @@ mod tests {
         assert!(matches!(nobody.put("k", "v").await, Outcome::Refused { .. }));
         let breaks_off = Etcd::new(vec![closed, open], 0);
         assert!(matches!(breaks_off.put("k", "v").await, Outcome::Unknown { .. }));
-        assert!(matches!(breaks_off.get("k").await, Outcome::Refused { .. }));
+        assert!(matches!(breaks_off.get("k").await.0, Outcome::Refused { .. }));
     }
 }

@@ -50,7 +50,7 @@ impl Way for Agent {
         Agent { client, connection: None, unanswered: Vec::new(), latest: None }
     }
 
-    fn reopen(&mut self, _: Option<usize>, _: &Site, _: &Shared) {
+    fn reopen(&mut self, _: usize, _: Option<usize>, _: &Site, _: &Shared) {
         self.connection = None;
     }
 
