@@ -280,7 +280,7 @@ async fn start(
     let Placed { storage, founder, .. } = placed;
     let identity = storage.identity().clone();
     let (fatal, fatal_received) = mpsc::channel(1);
-    let effects = Arc::new(Effects::default());
+    let effects = Arc::new(Effects::new(storage.snapshots().offload()));
     let log = LogStore::open(storage)?;
     let state = StateMachine::open(storage.snapshots(), effects.clone()).await?;
     let shared = state.state();

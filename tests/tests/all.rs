@@ -15,6 +15,7 @@ mod capture;
 mod comm;
 mod command_line;
 mod communicators;
+mod costly;
 mod descriptors;
 mod disk;
 mod doctor;

@@ -2,11 +2,12 @@
 //! MessagePack with named fields. Nodes speak them over TCP, agents over the
 //! Unix socket of their host.
 
-use std::io;
+use std::cell::Cell;
+use std::{fmt, io};
 
 use bytes::{Buf, BytesMut};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::{Deserializer, Serialize};
 
 /// Bytes in front of each frame: its length.
 pub const HEADER_BYTES: usize = 4;
@@ -87,6 +88,99 @@ pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
     Ok(T::deserialize(&mut decoder)?)
 }
 
+/// How many values a frame holds at all depths; `frame` is without its length. Decoded, each
+/// takes memory of its own, however few bytes it has. Counting takes none.
+///
+/// # Errors
+///
+/// It is nested too deep, or no MessagePack.
+pub fn values(frame: &[u8]) -> Result<usize, FrameError> {
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(frame);
+    decoder.set_max_depth(NESTING_MAX);
+    let count = Cell::new(0);
+    Values(&count).deserialize(&mut decoder)?;
+    Ok(count.get())
+}
+
+/// Counts values, and drops them.
+#[derive(Clone, Copy)]
+struct Values<'a>(&'a Cell<usize>);
+
+impl Values<'_> {
+    fn one<E>(self) -> Result<(), E> {
+        self.0.set(self.0.get() + 1);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Values<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, decoder: D) -> Result<(), D::Error> {
+        decoder.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Values<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        self.one()
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        self.one()
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        self.one()
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        self.one()
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        self.one()
+    }
+
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<(), E> {
+        self.one()
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        self.one()
+    }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        self.one()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, decoder: D) -> Result<(), D::Error> {
+        self.deserialize(decoder)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, decoder: D) -> Result<(), D::Error> {
+        self.deserialize(decoder)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(self)?.is_some() {}
+        self.one()
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_key_seed(self)?.is_some() {
+            map.next_value_seed(self)?;
+        }
+        self.one()
+    }
+}
+
 /// Length of a value once encoded, without its header. What cannot be encoded
 /// fails when its frame is written.
 pub fn encoded_bytes(value: &impl Serialize) -> usize {
@@ -117,6 +211,19 @@ mod tests {
     use crate::{Admin, Hello, Reply, ReplyBody, Request, RequestBody};
 
     const BYTES_MAX: usize = FRAME_BYTES_MAX as usize;
+
+    #[test]
+    fn values_are_counted_at_all_depths() {
+        let value = serde_json::json!({"a": [1, -2, 0.5, null, true], "b": {"c": "d"}});
+        let frame = encode(&value, BYTES_MAX).unwrap();
+        // Two maps, a list, three names and six values.
+        assert_eq!(values(&frame[HEADER_BYTES..]).unwrap(), 12);
+        let many = vec![crate::Blob::default(); 100_000];
+        let frame = encode(&many, BYTES_MAX).unwrap();
+        assert_eq!(values(&frame[HEADER_BYTES..]).unwrap(), 100_001);
+        assert!(values(&[0xc1]).is_err());
+        assert!(values(&[0x91; 1_000]).is_err(), "nested too deep");
+    }
 
     fn request(id: u64) -> Request {
         Request { id, body: RequestBody::Admin(Admin::TransferLeader { to: Some(id) }) }

@@ -1,6 +1,7 @@
 //! The latest changes, kept so that a watch can resume and a wait can learn
 //! what it missed. Whole revisions, without a gap, oldest dropped first.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use holdfast_api::{Blob, Change, ChangeKind, Limits, Revision, WatchBatch};
@@ -79,14 +80,15 @@ impl History {
         self.compacted + 1
     }
 
-    /// The changes of one run under a prefix, from a revision on.
-    pub fn since(
+    /// The changes of one run under a prefix, in these revisions.
+    pub fn within(
         &self,
         run: &RunKey,
         prefix: &[u8],
-        from: Revision,
+        revisions: RangeInclusive<Revision>,
         changes_max: usize,
     ) -> Result<Vec<WatchBatch>, Compacted> {
+        let (from, to) = revisions.into_inner();
         // Revision 0 had no changes, so that reading from it reads everything.
         let from = from.max(1);
         if from < self.oldest() {
@@ -94,11 +96,16 @@ impl History {
         }
         let mut found = Vec::new();
         let mut changes_found = 0;
-        for (_, batch) in self.batches.range(from..) {
-            let wanted = |change: &&Change| {
-                change.key.as_bytes().starts_with(prefix) && concerns(change, run)
-            };
-            let changes: Vec<Change> = batch.changes.iter().filter(wanted).cloned().collect();
+        if from > to {
+            return Ok(found);
+        }
+        for (_, batch) in self.batches.range(from..=to) {
+            // Changes are in byte order of their keys.
+            let first = batch.changes.partition_point(|change| change.key.as_bytes() < prefix);
+            let below = |change: &&Change| change.key.as_bytes().starts_with(prefix);
+            let below = batch.changes[first..].iter().take_while(below);
+            let changes: Vec<Change> =
+                below.filter(|change| concerns(change, run)).cloned().collect();
             if changes.is_empty() {
                 continue;
             }

@@ -1,6 +1,7 @@
 //! The machine: its fields, and how it applies an entry.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use holdfast_api::{
@@ -109,7 +110,7 @@ impl Machine {
         applied.effects.push(Effect::Changed(batch));
     }
 
-    /// Changes of one run under a prefix, from revision `from` on: whole revisions,
+    /// Changes of one run under a prefix, in these revisions: whole revisions,
     /// in order, without those in which nothing of interest happened. Stops before
     /// `changes_max` changes would be exceeded, but not before the first revision;
     /// ask again from the last one's successor until it returns nothing. A run
@@ -119,10 +120,11 @@ impl Machine {
         &self,
         run: &RunKey,
         prefix: &[u8],
-        from: Revision,
+        revisions: RangeInclusive<Revision>,
         changes_max: usize,
     ) -> Result<Vec<WatchBatch>, Compacted> {
-        self.history.since(run, prefix, from.max(self.opened(run)), changes_max)
+        let (from, to) = revisions.into_inner();
+        self.history.within(run, prefix, from.max(self.opened(run))..=to, changes_max)
     }
 
     /// Revision of a run's opening; 0 if there is no such run.

@@ -300,7 +300,7 @@ fn json_bytes<T: Serialize>(item: &T) -> usize {
 fn own(reports: &Reports, node: &Node) -> Agents {
     // Before the reports: a wait reported in between is shown twice, once, rather
     // than not at all.
-    let waits = node.effects().waits.lock().unreported(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
+    let waits = node.effects().waits().unreported(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
     let (told, left_out) = reports.now();
     let agents = told.into_iter().map(|(mut report, told_ms_ago)| {
         let scope = Scope { job: report.job.clone(), run: Some(report.run.clone()) };

@@ -238,14 +238,14 @@ impl Sample {
             view: node.view(),
             revision,
             counts,
-            waits: effects.waits.lock().len() as u64,
+            waits: effects.waits().len() as u64,
             parked_bytes: effects.parking.bytes(),
             disk: node.room().disk(),
             memory: node.room().memory(),
             scrubs: node.scrubs().rounds(),
             repairs: node.scrubs().repairs(),
-            feeds: effects.feeds.lock().len() as u64,
-            watches: effects.watches.len(),
+            feeds: effects.feeds().len() as u64,
+            watches: effects.watches().len(),
         }
     }
 

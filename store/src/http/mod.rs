@@ -87,6 +87,8 @@ struct Inner {
     waiting_for: Mutex<Option<String>>,
     /// Other nodes that were refused, and why, as logged.
     refused: Mutex<RecurringWith<NodeId, peers::PeerError>>,
+    /// Open channels of other nodes.
+    channels: peers::Channels,
     /// Client errors, as logged.
     troubles: Troubles,
     /// Bounds the commands and long answers under way on all streams, in KiB.
@@ -95,6 +97,10 @@ struct Inner {
     first_room: Room,
     /// KiB of large frames that are being read, likewise.
     frame_room: Room,
+    /// Frames that take much memory once decoded, being decoded or handed on.
+    dense_frames: Arc<Semaphore>,
+    /// KiB of large frames of replies that are being written, likewise.
+    reply_room: Room,
     /// Streams that may be passed on: each takes one more descriptor.
     through_room: Arc<Semaphore>,
     /// Backups that may run at once.
@@ -156,10 +162,13 @@ impl App {
             handed: Mutex::default(),
             waiting_for: Mutex::default(),
             refused: Mutex::new(RecurringWith::new(REFUSED_MAX)),
+            channels: peers::Channels::default(),
             troubles: Troubles::default(),
             stream_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             first_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             frame_room: Room::new(stream::UNDER_WAY_KIB_MAX),
+            dense_frames: Arc::new(Semaphore::new(stream::DENSE_FRAMES_MAX)),
+            reply_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             through_room: Arc::new(Semaphore::new((accept::descriptors() / 8).clamp(1, 4096))),
             backups: Arc::new(Semaphore::new(backup::BACKUPS_MAX)),
             pressure: stream::Pressure::default(),

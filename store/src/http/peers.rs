@@ -1,6 +1,6 @@
 //! Routes for other nodes: identity, founding, and the channels of consensus.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 
 use axum::body::Bytes;
@@ -14,8 +14,10 @@ use holdfast_net::{Detached, Stream};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::upgrade::downcast;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::accept::Place;
 use super::agents::{OWN_AGENTS, own_agents};
@@ -28,6 +30,10 @@ use crate::raft::peer::{PEER_HEADER, PeerHello, Witness};
 use crate::raft::tcp::PATH;
 pub(crate) use crate::raft::tcp::{Introduction, UPGRADE};
 use crate::raft::wire::Channel;
+
+/// Channels of a kind that one node may have open here; it uses one of each, and opens the
+/// next one when that falls silent.
+const CHANNELS_MAX: usize = 8;
 
 /// The routes between nodes.
 pub(crate) fn router(app: App) -> Router {
@@ -134,8 +140,9 @@ async fn channel(
     if let Some(place) = Place::of(&request) {
         place.give_back();
     }
+    let place = app.inner.channels.open(theirs.node, channel, &app.inner.stop);
     let serving = serve_channel(app.clone(), channel, theirs.node, upgrade);
-    app.inner.tasks.spawn(app.inner.stop.clone().run_until_cancelled_owned(serving));
+    app.inner.tasks.spawn(async move { place.0.run_until_cancelled(serving).await });
     let headers = [
         (header::CONNECTION, HeaderValue::from_static("upgrade")),
         (header::UPGRADE, HeaderValue::from_static(UPGRADE)),
@@ -165,6 +172,36 @@ fn note_verdict(app: &App, theirs: &PeerHello, error: Option<&PeerError>) {
     }
 }
 
+/// The channels that are open, by node: a node that opens ever more of a kind loses its
+/// oldest one each time. Each takes a descriptor.
+#[derive(Default)]
+pub(super) struct Channels(Mutex<HashMap<(NodeId, &'static str), VecDeque<CancellationToken>>>);
+
+/// Ends a channel.
+struct ChannelPlace(CancellationToken);
+
+impl Channels {
+    fn open(&self, from: NodeId, channel: Channel, stop: &CancellationToken) -> ChannelPlace {
+        let ended = stop.child_token();
+        let mut all = self.0.lock();
+        let open = all.entry((from, channel.as_str())).or_default();
+        open.retain(|other| !other.is_cancelled());
+        if open.len() >= CHANNELS_MAX
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.cancel();
+        }
+        open.push_back(ended.clone());
+        ChannelPlace(ended)
+    }
+}
+
+impl Drop for ChannelPlace {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 async fn serve_channel(app: App, channel: Channel, from: NodeId, upgrade: OnUpgrade) {
     let Ok(node) = app.node() else { return };
     let opened = match upgrade.await {
@@ -187,4 +224,28 @@ fn opened(upgraded: Upgraded) -> io::Result<(Detached, Bytes)> {
     let parts =
         parts.map_err(|_| io::Error::other("it is not a connection that was accepted here"))?;
     Ok((parts.io.into_inner().detach()?, parts.read_buf))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_opens_ever_more_channels_of_a_kind_loses_its_oldest() {
+        let (channels, stop) = (Channels::default(), CancellationToken::new());
+        let open = |from, channel| channels.open(from, channel, &stop);
+        let mut appends: Vec<ChannelPlace> =
+            (0..CHANNELS_MAX).map(|_| open(2, Channel::Append)).collect();
+        let others = [open(2, Channel::Heartbeat), open(3, Channel::Append)];
+        let is_open = |place: &ChannelPlace| !place.0.is_cancelled();
+        assert!(appends.iter().chain(&others).all(is_open));
+        let next = open(2, Channel::Append);
+        assert!(!is_open(&appends[0]) && appends[1..].iter().all(is_open) && is_open(&next));
+        // One that closes makes room.
+        drop(appends.pop());
+        let after = open(2, Channel::Append);
+        assert!(appends[1..].iter().chain([&after, &next]).chain(&others).all(is_open));
+        stop.cancel();
+        assert!(!is_open(&next));
+    }
 }

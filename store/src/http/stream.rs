@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::cost::cost;
+use self::cost::{VALUE_BYTES, cost};
 use self::parked::AllParked;
 pub(crate) use self::pressure::Pressure;
 use self::size::reply_bytes;
@@ -41,6 +41,7 @@ use crate::node::tenant::Tenant;
 use crate::node::tenant::room::Part;
 use crate::node::{Node, Topic, VERSION};
 use crate::principal::Principal;
+use crate::storage::offload::at_length;
 
 mod cost;
 mod feeding;
@@ -77,6 +78,17 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// Frames up to this many KiB are read without asking for room.
 const SMALL_FRAME_KIB: u32 = 256;
+
+/// Most values in a frame, at all depths: a command has a few for each of its keys.
+const VALUES_MAX: usize = 1 << 21;
+
+/// A frame of so many values takes much memory once it is decoded, if that is so many times
+/// its own bytes.
+const DENSE_VALUES_MIN: usize = 1 << 17;
+const DENSE_TIMES_MIN: usize = 4;
+
+/// Such frames that are decoded or handed on at a time, on all connections.
+pub(crate) const DENSE_FRAMES_MAX: usize = 8;
 
 type Source = BufReader<ReadHalf<TokioIo<Upgraded>>>;
 type Sink = WriteHalf<TokioIo<Upgraded>>;
@@ -212,6 +224,12 @@ impl Replies {
     }
 }
 
+/// What a frame holds until its requests were taken.
+struct Held {
+    _room: Option<Part>,
+    _decoding: Option<OwnedSemaphorePermit>,
+}
+
 /// What a request holds until its reply is written.
 struct Place {
     /// Its part of the room of all connections.
@@ -264,8 +282,8 @@ impl Drop for Connection {
 impl Connection {
     async fn read(mut self, mut source: Source) {
         loop {
-            let requests = match self.frame(&mut source).await {
-                Ok(Some(requests)) => requests,
+            let (requests, held) = match self.frame(&mut source).await {
+                Ok(Some(frame)) => frame,
                 Ok(None) => return,
                 Err(error) => {
                     if self.app.inner.troubles.met("frame", &error) {
@@ -278,38 +296,37 @@ impl Connection {
             for Asked { id, body } in requests {
                 self.take(id, body, patience).await;
             }
+            drop(held);
             while self.replies.waiting_bytes.load(Ordering::Relaxed) > WAITING_BYTES_MAX {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
     }
 
-    /// The next frame; none when the client has closed. A large one waits for shared
-    /// room before it is read.
-    async fn frame(&self, source: &mut Source) -> Result<Option<Vec<Asked>>, String> {
+    /// The next frame, and what it holds until its requests were taken; none when the
+    /// client has closed. A large one waits for shared room before it is read.
+    async fn frame(&self, source: &mut Source) -> Result<Option<(Vec<Asked>, Held)>, String> {
         let Ok(length) = source.read_u32_le().await else { return Ok(None) };
         if length > FRAME_BYTES_MAX {
             return Err(format!("a frame of {length} bytes is longer than {FRAME_BYTES_MAX}"));
         }
-        let kib = length / 1024;
-        let room = if kib > SMALL_FRAME_KIB {
-            let room = &self.app.inner.frame_room;
-            Some(self.app.inner.pressure.take(room, &self.tenant, kib).await)
-        } else {
-            None
+        let (kib, pressure) = (length / 1024, &self.app.inner.pressure);
+        let is_large = kib > SMALL_FRAME_KIB;
+        let room = match is_large {
+            true => Some(pressure.take(&self.app.inner.frame_room, &self.tenant, kib).await),
+            false => None,
         };
+        let mut transfer = room.as_ref().map(|_| pressure.transfer(self.tenant.clone()));
         // A length is only a claim.
         let mut frame = Vec::with_capacity((length as usize).min(READ_BYTES));
         let mut rest = source.take(u64::from(length));
         let reading = async {
             while rest.limit() > 0 {
+                let reading = rest.read_buf(&mut frame);
                 // A frame without room may pause.
-                let read = match &room {
-                    Some(_) => {
-                        let reading = rest.read_buf(&mut frame);
-                        self.app.inner.pressure.step(&self.tenant, reading).await
-                    }
-                    None => Some(rest.read_buf(&mut frame).await),
+                let read = match &mut transfer {
+                    Some(transfer) => transfer.step(reading).await,
+                    None => Some(reading.await),
                 };
                 let read = read.ok_or("a large frame paused while others waited for room")?;
                 if read.map_err(|e| e.to_string())? == 0 {
@@ -323,9 +340,29 @@ impl Connection {
         if frame.len() < length as usize {
             return Ok(None);
         }
-        let requests = frame::decode(&frame).map_err(|e| e.to_string());
-        drop(room);
-        requests.map(Some)
+        let decoding = self.decoding(&frame).await?;
+        let decode = || frame::decode(&frame).map_err(|e| e.to_string());
+        let requests = if is_large { at_length(decode) } else { decode() }?;
+        Ok(Some((requests, Held { _room: room, _decoding: decoding })))
+    }
+
+    /// A place for a frame that takes much more memory once it is decoded, which few may
+    /// have at a time; none if it does not.
+    async fn decoding(&self, frame: &[u8]) -> Result<Option<OwnedSemaphorePermit>, String> {
+        // Most frames are known to be small: no value has less than a byte.
+        if frame.len() < DENSE_VALUES_MIN {
+            return Ok(None);
+        }
+        let count = || frame::values(frame).map_err(|e| e.to_string());
+        let values = at_length(count)?;
+        if values > VALUES_MAX {
+            return Err(format!("a frame of {values} values holds more than {VALUES_MAX}"));
+        }
+        if values < DENSE_VALUES_MIN || values * VALUE_BYTES < frame.len() * DENSE_TIMES_MIN {
+            return Ok(None);
+        }
+        let place = self.app.inner.dense_frames.clone().acquire_owned().await;
+        place.map(Some).map_err(|_| closing().to_string())
     }
 
     /// The room that a command or read holds until it is answered, or why it is
@@ -361,10 +398,15 @@ impl Connection {
     }
 
     async fn take(&mut self, id: u64, body: RequestBody, patience: Instant) {
-        self.tenant = Tenant::of_request(&self.node.machine(), &body);
+        let tenant = Tenant::of_request(&self.node.machine(), &body);
+        // What the request is refused anyway is not at the cost of the job that it names.
+        if self.node.acting(&self.caller).may_be(&tenant) {
+            self.tenant = tenant;
+        }
         match body {
             RequestBody::Cancel { request } => {
-                self.parked.lock().remove(&request);
+                let cancelled = self.parked.lock().remove(&request);
+                drop(cancelled);
                 return;
             }
             RequestBody::Wait { scope, conditions, since } => {

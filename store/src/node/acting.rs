@@ -7,6 +7,7 @@ use holdfast_api::{
 };
 
 use super::proposer::Done;
+use super::tenant::Tenant;
 use super::{Node, ParkedFeed, ParkedWait, Topic, Watcher, feeds, waits};
 use crate::permit::{self, Asked, Extent, Operation, Right, Whose};
 use crate::principal::Principal;
@@ -118,6 +119,14 @@ impl Acting<'_> {
         self.node.leads_or_refer()?;
         self.write_down(asked.0, &admin);
         self.node.admin(admin).await
+    }
+
+    /// Whether it may use what this tenant has.
+    pub(crate) fn may_be(self, tenant: &Tenant) -> bool {
+        match tenant {
+            Tenant::Job(job) => self.check(&(Operation::SeeRun, Whose::Job(job.clone()))).is_ok(),
+            Tenant::Anybody => true,
+        }
     }
 
     /// Whether it may report an agent of this job.

@@ -109,6 +109,11 @@ impl Feeds {
         }
     }
 
+    /// How many are parked for a topic.
+    pub(crate) fn count(&self, topic: &Topic) -> usize {
+        self.by_topic.get(topic).map_or(0, Vec::len)
+    }
+
     /// How many are parked.
     pub(crate) fn len(&self) -> usize {
         self.parked.len()

@@ -13,8 +13,9 @@
 //! | [`scrub`] | the disk, read again and repaired |
 //! | [`scans`] | reads that look at many things, on a thread of their own |
 //! | [`waits`], `watches`, `feeds` | what is parked here, and what wakes it |
+//! | `waiter` | one wait: compared with the state, parked, compared again |
 //! | `watcher` | one watch: reads the history at its own pace |
-//! | [`effects`] | applying wakes them |
+//! | [`effects`] | applying wakes them, or a thread does if they are many |
 //! | `gray` | a leader that does not serve hands over |
 //! | [`majority`] | which voters answer, and since when others do not |
 //! | [`membership`] | nodes added, promoted, removed; leadership handed over |
@@ -44,6 +45,7 @@ pub mod scrub;
 pub mod status;
 pub(crate) mod tenant;
 mod upkeep;
+pub(crate) mod waiter;
 pub mod waits;
 mod watcher;
 pub(crate) mod watches;
@@ -54,8 +56,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Code, Command, Condition, LeaderHint, NodeId, Outcome, Problem, Proposal, Refusal,
-    Revision, Scope, Size,
+    Answer, Code, Command, LeaderHint, NodeId, Outcome, Problem, Proposal, Refusal, Revision, Size,
 };
 use holdfast_machine::Machine;
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLockReadGuard};
@@ -74,11 +75,11 @@ pub(crate) use feeds::Topic;
 use proposer::{Done, Proposer};
 use reader::Reader;
 use room::{NodeRoom, Reserves};
-use sanity::{are_bounded, is_for_clients};
+use sanity::is_for_clients;
 use scans::Scans;
 use scrub::Scrubs;
 use tenant::Tenant;
-use waits::{Registered, WaitId};
+pub(crate) use waiter::ParkedWait;
 pub(crate) use watcher::Watcher;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -99,6 +100,10 @@ struct Inner {
     proposer: Proposer,
     reader: Reader,
     scans: Arc<Scans>,
+    /// Watches that look through many revisions.
+    catching_up: tenant::room::Room,
+    /// The last document of the cluster's status.
+    status: status::Last,
     /// One membership change at a time.
     membership: tokio::sync::Mutex<()>,
     contacts: Mutex<majority::Contacts>,
@@ -134,18 +139,6 @@ pub(crate) struct Parts {
     pub offload: Offload,
 }
 
-/// A parked wait; dropping it forgets the wait.
-pub(crate) struct ParkedWait {
-    id: WaitId,
-    effects: Arc<Effects>,
-}
-
-impl Drop for ParkedWait {
-    fn drop(&mut self) {
-        self.effects.waits.lock().cancel(self.id);
-    }
-}
-
 /// A parked feed; dropping it forgets the feed.
 pub(crate) struct ParkedFeed {
     id: FeedId,
@@ -154,7 +147,7 @@ pub(crate) struct ParkedFeed {
 
 impl Drop for ParkedFeed {
     fn drop(&mut self) {
-        self.effects.feeds.lock().cancel(self.id);
+        self.effects.feeds().cancel(self.id);
     }
 }
 
@@ -181,6 +174,8 @@ impl Node {
             proposer,
             reader,
             scans: Arc::new(Scans::new(offload)),
+            status: status::Last::default(),
+            catching_up: tenant::room::Room::new(watcher::CATCHING_UP_MAX),
             membership: tokio::sync::Mutex::default(),
             contacts: Mutex::new(majority::Contacts::new(Instant::now())),
             room: NodeRoom::new(reserves),
@@ -305,63 +300,6 @@ impl Node {
         Err(Refusal::LimitExceeded { what, size, limit }.into())
     }
 
-    /// Waits for conditions. `ended` is called once with the result; `waiting` is
-    /// called first, with the revision of the registration, if something is missing.
-    /// Dropping what is returned forgets the wait. `tells` says whether an agent
-    /// reports it to operators.
-    fn wait(
-        &self,
-        scope: &Scope,
-        conditions: Vec<Condition>,
-        since: Option<Revision>,
-        tells: waits::Tells,
-        waiting: impl FnOnce(Revision),
-        ended: waits::Ended,
-    ) -> Option<ParkedWait> {
-        if let Err(problem) = self.leads_or_refer() {
-            ended(Err(problem));
-            return None;
-        }
-        // The state must not change between checking and parking.
-        let state = self.inner.state.read();
-        let machine = &state.machine;
-        let checked = self.has_caught_up(&state);
-        if let Err(problem) = checked.and_then(|()| are_bounded(&conditions, machine.limits())) {
-            ended(Err(problem));
-            return None;
-        }
-        let run = match machine.resolve(scope) {
-            Ok(run) => run,
-            Err(refusal) => {
-                ended(Err(refusal.into()));
-                return None;
-            }
-        };
-        let revision = machine.revision().max(since.unwrap_or(0));
-        let mut waits = self.inner.effects.waits.lock();
-        let named = scope.run.is_some();
-        let registered = waits.register(machine, (run, named), conditions, since, tells, ended);
-        drop(waits);
-        drop(state);
-        match registered {
-            Registered::Parked(id) => {
-                waiting(revision);
-                // Losing leadership ends what is parked; a loss before the parking has to be
-                // noticed here.
-                if !self.inner.consensus.leads() {
-                    self.inner.effects.waits.lock().end_all(&self.referral());
-                }
-                Some(ParkedWait { id, effects: self.inner.effects.clone() })
-            }
-            // What this node has applied may be stale if it does not lead any more.
-            Registered::Met(ended) => {
-                let met = move |ready: Result<_, _>| ended(ready.map(|()| revision));
-                self.inner.reader.submit(Tenant::of(scope), Box::new(met));
-                None
-            }
-        }
-    }
-
     /// Waits until there is anything of a topic after a revision. `ended` is called
     /// once; read the topic then. Dropping what is returned forgets the wait.
     fn await_feed(
@@ -379,7 +317,7 @@ impl Node {
             ended(Err(problem));
             return None;
         }
-        let mut feeds = self.inner.effects.feeds.lock();
+        let mut feeds = self.inner.effects.feeds();
         let registered = feeds.register(&state.machine, topic, since, ended);
         drop(feeds);
         drop(state);
@@ -387,12 +325,12 @@ impl Node {
             feeds::Registered::Parked(id) => {
                 // As with a wait: leadership may be lost before the parking.
                 if !self.inner.consensus.leads() {
-                    self.inner.effects.feeds.lock().end_all(&self.referral());
+                    self.inner.effects.feeds().end_all(&self.referral());
                 }
                 Some(ParkedFeed { id, effects: self.inner.effects.clone() })
             }
             feeds::Registered::Ready(ended) => {
-                self.inner.reader.submit(topic.tenant(&self.machine()), Box::new(ended));
+                self.inner.reader.submit(topic.tenant(&self.machine()), 1, Box::new(ended));
                 None
             }
         }

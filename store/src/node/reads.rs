@@ -4,7 +4,7 @@ use holdfast_api::{Code, Problem, Read, ReadAnswer, ReadOutcome};
 use tokio::sync::oneshot;
 
 use super::Node;
-use super::scans::is_scan;
+use super::scans::{is_scan, keys};
 use super::tenant::Tenant;
 
 impl Node {
@@ -26,12 +26,13 @@ impl Node {
                 }));
             };
             let (scans, whose) = (self.inner.scans.clone(), tenant.clone());
-            return self.when_ready(stale, tenant, move |ready| match ready {
+            return self.when_ready(stale, tenant, 1, move |ready| match ready {
                 Ok(()) => scans.submit(whose, Box::new(scan)),
                 Err(problem) => scan(Err(problem)),
             });
         }
-        self.when_ready(stale, tenant, move |ready| {
+        let cost = keys(&read);
+        self.when_ready(stale, tenant, cost, move |ready| {
             done(ready.map(|()| state.read().machine.read(&read)));
         });
     }
@@ -41,13 +42,14 @@ impl Node {
         &self,
         stale: bool,
         tenant: Tenant,
+        cost: u64,
         ready: impl FnOnce(Result<(), Problem>) + Send + 'static,
     ) {
         if stale || (holdfast_api::planted!(FollowerRead) && !self.consensus().leads()) {
             return ready(Ok(()));
         }
         match self.leads_or_refer() {
-            Ok(()) => self.inner.reader.submit(tenant, Box::new(ready)),
+            Ok(()) => self.inner.reader.submit(tenant, cost, Box::new(ready)),
             Err(problem) => ready(Err(problem)),
         }
     }
@@ -67,7 +69,7 @@ impl Node {
     /// Returns once the applied state is linearizable.
     pub(crate) async fn linearize(&self) -> Result<(), Problem> {
         let (done, ready) = oneshot::channel();
-        self.when_ready(false, Tenant::Anybody, |result| drop(done.send(result)));
+        self.when_ready(false, Tenant::Anybody, 1, |result| drop(done.send(result)));
         ready.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))
     }
 }

@@ -26,6 +26,17 @@ const SCAN_COST: u64 = 16 * 1024;
 /// A list of up to this many entries is no scan.
 const FEW: u64 = 16;
 
+/// A read of up to this many keys by name is no scan.
+const KEYS_MAX: u64 = 4_096;
+
+/// How many keys a read that is no scan looks at.
+pub(crate) fn keys(read: &Read) -> u64 {
+    match read {
+        Read::MultiGet { keys, .. } | Read::Check { keys, .. } => keys.len().max(1) as u64,
+        _ => 1,
+    }
+}
+
 /// Whether a read looks at many things.
 pub(crate) fn is_scan(read: &Read) -> bool {
     let is_long = |limit: u64| limit == 0 || limit > FEW;
@@ -36,7 +47,7 @@ pub(crate) fn is_scan(read: &Read) -> bool {
             is_long(*limit)
         }
         Read::Jobs | Read::Runs { .. } | Read::Plan { .. } => true,
-        _ => false,
+        _ => keys(read) > KEYS_MAX,
     }
 }
 
@@ -125,7 +136,11 @@ mod tests {
         assert!(is_scan(&rounds(None)) && !is_scan(&rounds(Some(Blob::from("next")))));
         let processes = |limit| Read::Processes { scope: Scope::default(), after: Some(6), limit };
         assert!(is_scan(&processes(0)) && is_scan(&processes(100)) && !is_scan(&processes(1)));
-        assert!(!is_scan(&Read::Check { scope: Scope::default(), keys: Vec::new() }));
+        let check = |count: usize| {
+            let keys = vec![Blob::default(); count];
+            Read::Check { scope: Scope::default(), keys }
+        };
+        assert!(!is_scan(&check(0)) && !is_scan(&check(4_096)) && is_scan(&check(4_097)));
     }
 
     #[test]

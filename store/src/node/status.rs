@@ -6,6 +6,7 @@ use futures::future::join_all;
 use holdfast_api::{NodeRole, NodeStatus, Status};
 use holdfast_machine::FEATURE_LEVEL;
 use http::Method;
+use tokio::time::Instant;
 
 use super::{Node, VERSION};
 use crate::access::Access;
@@ -13,6 +14,9 @@ use crate::dial;
 
 /// Path of a node's own line of the status, for other nodes.
 pub(crate) const OWN_STATUS: &str = "/raft/v1/status";
+
+/// When the last document was begun, and the document.
+pub(super) type Last = tokio::sync::Mutex<Option<(Instant, Status)>>;
 
 /// How long another node may take to give its line.
 const ASK_TIME_MAX: Duration = Duration::from_millis(500);
@@ -36,8 +40,23 @@ impl Node {
         }
     }
 
-    /// The whole document; asks every node for its own line.
+    /// The whole document; asks every node for its own line. Those who ask meanwhile share
+    /// the next one: however many they are, each node is asked once at a time.
     pub async fn status(&self) -> Status {
+        let asked = Instant::now();
+        let mut last = self.inner.status.lock().await;
+        if let Some((began, status)) = &*last
+            && *began >= asked
+        {
+            return status.clone();
+        }
+        let began = Instant::now();
+        let status = self.ask_all().await;
+        *last = Some((began, status.clone()));
+        status
+    }
+
+    async fn ask_all(&self) -> Status {
         let view = self.view();
         let lines = view.nodes.iter().map(|(id, address)| async {
             if *id == view.id {

@@ -1,24 +1,49 @@
 //! Waits, parked on the leader outside the state machine.
 //!
-//! The registry is a plain data structure under a lock: registering reads the
-//! machine, applying wakes waits, losing leadership ends all. A wait uses no
-//! sequence and no log entry, so that its client may repeat it on any node.
+//! The registry is a plain data structure under a lock: applying wakes waits, losing
+//! leadership ends all. A wait uses no sequence and no log entry, so that its client may
+//! repeat it on any node.
+//!
+//! Nobody waits long for the lock, however many keys a wait has. It is compared with a
+//! copy of the state, its keys are entered in pieces, and what has changed in between is
+//! compared once more. Who waits is told after the lock is given back.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::limits::WAIT_BYTES;
-use holdfast_api::{Blob, ChangeKind, Code, Condition, Problem, Refusal, Revision, WatchBatch};
+use holdfast_api::{
+    Blob, Change, ChangeKind, Code, Condition, Problem, Refusal, Revision, Until, WatchBatch,
+};
 use holdfast_machine::{Machine, RunKey};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::parking::{Parking, Room};
+use super::parking::Room;
+
+/// Keys that are entered or forgotten under one lock.
+const PIECE: usize = 1024;
 
 /// Called with how a wait ended: the revision by which all was met, or the
-/// problem.
+/// problem. No lock of this module is held then.
 pub type Ended = Box<dyn FnOnce(Result<Revision, Problem>) + Send>;
+
+/// Waits that have ended, and how. They are told when this is [told](Over::tell).
+#[must_use]
+#[derive(Default)]
+pub(crate) struct Over(Vec<(Ended, Result<Revision, Problem>)>);
+
+impl Over {
+    /// Tells all of them; call it without the lock of the waits.
+    pub(crate) fn tell(self) {
+        for (ended, how) in self.0 {
+            ended(how);
+        }
+    }
+}
 
 /// Identifies a parked wait.
 pub(crate) type WaitId = u64;
@@ -27,21 +52,16 @@ pub(crate) type WaitId = u64;
 /// report on, of those too that were parked before.
 pub(crate) type Tells = Arc<AtomicBool>;
 
-/// Result of a registration.
-pub(crate) enum Registered {
-    /// All conditions are met already; `ended` is handed back uncalled.
-    Met(Ended),
-    /// Parked; `ended` will be called once.
-    Parked(WaitId),
-}
-
 struct Wait {
     run: RunKey,
     /// Whether its client named the run.
     named: bool,
     /// Changes up to this revision were seen when it was registered.
     since: Revision,
-    missing: Vec<Condition>,
+    /// In byte order of their keys; none once it is met.
+    missing: Vec<(Blob, Option<Until>)>,
+    /// How many of them are not met yet.
+    left: usize,
     /// Held while it is parked.
     _room: Room,
     /// Whether its agent reports it to operators.
@@ -70,7 +90,6 @@ pub(crate) struct Waits {
     waits: HashMap<WaitId, Wait>,
     /// Waits by key. Ids grow, so their order is the order of arrival.
     by_key: HashMap<RunKey, HashMap<Blob, BTreeSet<WaitId>>>,
-    parking: Arc<Parking>,
 }
 
 /// The problem for waits and watches of a run that did not exist because its job
@@ -83,115 +102,188 @@ pub(crate) fn elsewhere(run: &RunKey, named: bool) -> Problem {
     Problem::retryable(Code::Conflict, format!("job {job} has its first run now: ask again"))
 }
 
+/// Conditions of a wait that are not met in this state, in byte order of their keys.
+pub(crate) fn missing(
+    machine: &Machine,
+    run: &RunKey,
+    conditions: Vec<Condition>,
+    since: Option<Revision>,
+) -> Vec<Condition> {
+    let is_missing = |condition: &Condition| !machine.met(run, condition, since);
+    let mut missing: Vec<Condition> = conditions.into_iter().filter(is_missing).collect();
+    missing.sort_by(|one, other| one.key.cmp(&other.key));
+    missing
+}
+
+/// Bytes that a wait for these counts as.
+pub(crate) fn bytes(missing: &[Condition]) -> u64 {
+    missing.iter().map(|condition| condition.key.len() as u64 + WAIT_BYTES).sum()
+}
+
+/// A wait that is to be parked.
+pub(crate) struct Parked {
+    /// The run of its keys.
+    pub(crate) run: RunKey,
+    /// Whether its client named the run.
+    pub(crate) named: bool,
+    /// Changes up to this revision were seen.
+    pub(crate) since: Revision,
+    /// What it waits for, as [`missing`] answers it.
+    pub(crate) missing: Vec<Condition>,
+    /// Held while it is parked.
+    pub(crate) room: Room,
+    /// Whether its agent reports it to operators.
+    pub(crate) tells: Tells,
+    /// Called when it ends.
+    pub(crate) ended: Ended,
+}
+
+/// Changes of all its keys wake a wait from now on. False if it has ended.
+pub(crate) fn enter(waits: &Mutex<Waits>, id: WaitId, count: usize) -> bool {
+    let mut pieces = (0..count).step_by(PIECE).map(|from| from..count.min(from + PIECE));
+    pieces.all(|piece| waits.lock().enter(id, piece))
+}
+
+/// Forgets a wait; answers whom to tell, if it had not ended. Its client is gone or no
+/// longer interested, or it is refused.
+pub(crate) fn leave(waits: &Mutex<Waits>, id: WaitId) -> Option<Ended> {
+    let wait = waits.lock().waits.remove(&id)?;
+    for piece in wait.missing.chunks(PIECE) {
+        let mut waits = waits.lock();
+        for (key, _) in piece.iter().filter(|(_, until)| until.is_some()) {
+            waits.forget(&wait.run, key, id);
+        }
+    }
+    Some(wait.ended)
+}
+
+impl Wait {
+    /// What its client still waits for.
+    fn still_missing(&self) -> impl Iterator<Item = Condition> {
+        let missing = self.missing.iter();
+        missing.filter_map(|(key, until)| Some(Condition { key: key.clone(), until: (*until)? }))
+    }
+
+    /// Its conditions of one key.
+    fn conditions_of(&mut self, key: &Blob) -> &mut [(Blob, Option<Until>)] {
+        let from = self.missing.partition_point(|(other, _)| other < key);
+        let count = self.missing[from..].partition_point(|(other, _)| other == key);
+        &mut self.missing[from..from + count]
+    }
+}
+
 impl Waits {
-    /// No waits, with limits for parking.
-    pub(crate) fn new(parking: Arc<Parking>) -> Waits {
-        Waits { parking, ..Waits::default() }
-    }
-
-    /// Parks a wait unless it is met. `run`: with whether its client named it. Call
-    /// it under the machine's read lock, so that `machine` does not change.
-    pub(crate) fn register(
-        &mut self,
-        machine: &Machine,
-        (run, named): (RunKey, bool),
-        conditions: Vec<Condition>,
-        since: Option<Revision>,
-        tells: Tells,
-        ended: Ended,
-    ) -> Registered {
-        let missing: Vec<Condition> =
-            conditions.into_iter().filter(|c| !machine.met(&run, c, since)).collect();
-        if missing.is_empty() {
-            return Registered::Met(ended);
-        }
-        if let Some(refusal) = machine.fenced(&run) {
-            ended(Err(refusal.into()));
-            return Registered::Parked(0);
-        }
-        let bytes = missing.iter().map(|c| c.key.len() as u64 + WAIT_BYTES).sum();
-        let job = Some(&run.job).filter(|job| machine.has_job(job));
-        let room = match self.parking.take(job, bytes, &machine.limits().budget) {
-            Ok(room) => room,
-            Err(problem) => {
-                ended(Err(problem));
-                return Registered::Parked(0);
-            }
-        };
+    /// Parks a wait. Changes wake it once its keys are [entered](Waits::enter).
+    pub(crate) fn park(&mut self, parked: Parked) -> WaitId {
+        let Parked { run, named, since, missing, room, tells, ended } = parked;
         self.next += 1;
-        let id = self.next;
-        let keys = self.by_key.entry(run.clone()).or_default();
-        for condition in &missing {
-            keys.entry(condition.key.clone()).or_default().insert(id);
-        }
-        let overlooked = u64::from(holdfast_api::planted!(LostWakeUp));
-        let since = machine.revision().max(since.unwrap_or(0)) + overlooked;
+        let left = missing.len();
+        let missing = missing.into_iter().map(|it| (it.key, Some(it.until))).collect();
         let began = Instant::now();
-        self.waits
-            .insert(id, Wait { run, named, since, missing, _room: room, tells, began, ended });
-        Registered::Parked(id)
+        let wait = Wait { run, named, since, missing, left, _room: room, tells, began, ended };
+        self.waits.insert(self.next, wait);
+        self.next
     }
 
-    /// Forgets a wait: its client is gone or no longer interested.
-    pub(crate) fn cancel(&mut self, id: WaitId) {
-        if let Some(wait) = self.waits.remove(&id) {
-            for condition in &wait.missing {
-                self.forget(&wait.run, &condition.key, id);
+    fn enter(&mut self, id: WaitId, places: Range<usize>) -> bool {
+        let Some(wait) = self.waits.get(&id) else { return false };
+        let keys = self.by_key.entry(wait.run.clone()).or_default();
+        for (key, until) in &wait.missing[places] {
+            if until.is_some() {
+                keys.entry(key.clone()).or_default().insert(id);
             }
         }
+        true
     }
 
-    /// Wakes waits that these changes meet.
-    pub(crate) fn changed(&mut self, batch: &WatchBatch) {
+    /// The conditions at these places were met by this revision.
+    pub(crate) fn met(&mut self, id: WaitId, places: &[usize], revision: Revision) -> Over {
+        let mut over = Over::default();
+        let Some(wait) = self.waits.get_mut(&id) else { return over };
+        let mut gone = Vec::new();
+        for place in places {
+            let (key, until) = &mut wait.missing[*place];
+            if until.take().is_some() {
+                wait.left -= 1;
+                gone.push(key.clone());
+            }
+        }
+        // A key may have more than one condition.
+        gone.retain(|key| wait.conditions_of(key).iter().all(|(_, until)| until.is_none()));
+        let run = wait.run.clone();
+        for key in gone {
+            self.forget(&run, &key, id);
+        }
+        self.end_if_met(id, revision, &mut over);
+        over
+    }
+
+    /// What the changes of a batch cost: how many waits have to be looked at.
+    pub(crate) fn cost(&self, batch: &WatchBatch) -> usize {
         if self.waits.is_empty() {
-            return;
+            return 0;
         }
-        for change in &batch.changes {
+        let waiting = |change: &Change| {
             let run = RunKey { job: change.job.clone(), run: change.run.clone() };
-            let Some(waiting) = self.by_key.get(&run).and_then(|keys| keys.get(&change.key)) else {
-                continue;
-            };
-            let ids: Vec<WaitId> = waiting.iter().copied().collect();
-            for id in ids {
-                let met = self.meet(id, &run, &change.key, &change.kind, batch.revision);
-                // A push is for one consumer: the one waiting longest.
-                if met && matches!(change.kind, ChangeKind::Push { .. }) {
-                    break;
-                }
+            let waiting = self.by_key.get(&run).and_then(|keys| keys.get(&change.key));
+            1 + waiting.map_or(0, BTreeSet::len)
+        };
+        batch.changes.iter().map(waiting).sum()
+    }
+
+    /// Wakes waits that this change meets.
+    pub(crate) fn changed(&mut self, change: &Change, revision: Revision) -> Over {
+        let mut over = Over::default();
+        if self.waits.is_empty() {
+            return over;
+        }
+        let run = RunKey { job: change.job.clone(), run: change.run.clone() };
+        let Some(waiting) = self.by_key.get(&run).and_then(|keys| keys.get(&change.key)) else {
+            return over;
+        };
+        let ids: Vec<WaitId> = waiting.iter().copied().collect();
+        for id in ids {
+            let met = self.meet(id, &run, change, revision, &mut over);
+            // A push is for one consumer: the one waiting longest.
+            if met && matches!(change.kind, ChangeKind::Push { .. }) {
+                break;
             }
         }
+        over
     }
 
     /// Ends all waits in a run that takes no more writes.
-    pub(crate) fn run_ended(&mut self, run: &RunKey, refusal: &Refusal) {
-        let Some(keys) = self.by_key.remove(run) else { return };
-        for id in keys.into_values().flatten() {
+    pub(crate) fn run_ended(&mut self, run: &RunKey, refusal: &Refusal) -> Over {
+        let keys = self.by_key.remove(run).into_iter();
+        let mut over = Over::default();
+        for id in keys.flat_map(HashMap::into_values).flatten() {
             if let Some(wait) = self.waits.remove(&id) {
-                (wait.ended)(Err(refusal.clone().into()));
+                over.0.push((wait.ended, Err(refusal.clone().into())));
             }
         }
+        over
     }
 
     /// A run was opened. Waits in another run of its job were parked when the job did
     /// not exist: those that named no run mean this one, and ask again.
-    pub(crate) fn run_opened(&mut self, run: &RunKey) {
+    pub(crate) fn run_opened(&mut self, run: &RunKey) -> Over {
         let others = self.by_key.keys().filter(|other| other.job == run.job && *other != run);
         let others: Vec<RunKey> = others.cloned().collect();
+        let mut over = Over::default();
         for other in others {
             for id in self.by_key.remove(&other).into_iter().flatten().flat_map(|(_, ids)| ids) {
                 if let Some(wait) = self.waits.remove(&id) {
-                    (wait.ended)(Err(elsewhere(&other, wait.named)));
+                    over.0.push((wait.ended, Err(elsewhere(&other, wait.named))));
                 }
             }
         }
+        over
     }
 
     /// Ends all waits: this node has stopped leading.
-    pub(crate) fn end_all(&mut self, problem: &Problem) {
+    pub(crate) fn end_all(&mut self, problem: &Problem) -> Over {
         self.by_key.clear();
-        for (_, wait) in self.waits.drain() {
-            (wait.ended)(Err(problem.clone()));
-        }
+        Over(self.waits.drain().map(|(_, wait)| (wait.ended, Err(problem.clone()))).collect())
     }
 
     /// The waits that no agent reports, parked for at least this long: the oldest
@@ -207,15 +299,19 @@ impl Waits {
             !wait.tells.load(Ordering::Relaxed) && now.duration_since(wait.began) >= at_least
         };
         let mut waits: Vec<&Wait> = self.waits.values().filter(old).collect();
-        waits.sort_by_key(|wait| wait.began);
         let left_out = waits.len().saturating_sub(count);
+        if left_out > 0 {
+            waits.select_nth_unstable_by_key(count, |wait| wait.began);
+            waits.truncate(count);
+        }
+        waits.sort_by_key(|wait| wait.began);
         let show = |wait: &Wait| UnreportedWait {
             run: wait.run.clone(),
-            missing: wait.missing.iter().take(keys).cloned().collect(),
-            left_out: wait.missing.len().saturating_sub(keys),
+            missing: wait.still_missing().take(keys).collect(),
+            left_out: wait.left.saturating_sub(keys),
             blocked: now.duration_since(wait.began),
         };
-        (waits.into_iter().take(count).map(show).collect(), left_out)
+        (waits.into_iter().map(show).collect(), left_out)
     }
 
     /// How many are parked.
@@ -229,25 +325,35 @@ impl Waits {
         &mut self,
         id: WaitId,
         run: &RunKey,
-        key: &Blob,
-        kind: &ChangeKind,
+        change: &Change,
         revision: Revision,
+        over: &mut Over,
     ) -> bool {
         let Some(wait) = self.waits.get_mut(&id) else { return false };
         if revision <= wait.since {
             return false;
         }
-        let before = wait.missing.len();
-        wait.missing.retain(|c| c.key != *key || !holdfast_machine::releases(c.until, kind));
-        let met = wait.missing.len() < before;
-        if met && !wait.missing.iter().any(|c| c.key == *key) {
-            self.forget(run, key, id);
+        let mut is_missed = false;
+        let mut count = 0;
+        for (_, until) in wait.conditions_of(&change.key) {
+            let is_met = until.take_if(|it| holdfast_machine::releases(*it, &change.kind));
+            count += usize::from(is_met.is_some());
+            is_missed |= until.is_some();
         }
-        if self.waits.get(&id).is_some_and(|wait| wait.missing.is_empty()) {
-            let wait = self.waits.remove(&id).expect("looked up in the line before");
-            (wait.ended)(Ok(revision));
+        wait.left -= count;
+        let met = count > 0;
+        if met && !is_missed {
+            self.forget(run, &change.key, id);
         }
+        self.end_if_met(id, revision, over);
         met
+    }
+
+    fn end_if_met(&mut self, id: WaitId, revision: Revision, over: &mut Over) {
+        if self.waits.get(&id).is_some_and(|wait| wait.left == 0) {
+            let wait = self.waits.remove(&id).expect("looked up in the line before");
+            over.0.push((wait.ended, Ok(revision)));
+        }
     }
 
     fn forget(&mut self, run: &RunKey, key: &Blob, id: WaitId) {

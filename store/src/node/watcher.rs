@@ -5,11 +5,19 @@ use std::time::Duration;
 
 use holdfast_api::{Blob, Code, Problem, Refusal, Revision, Scope, WatchBatch};
 
+use super::tenant::Tenant;
 use super::watches::{Bell, Registration};
 use super::{Node, parking, waits};
 
 /// Bytes that a watch counts beyond its prefix: its task and its entry.
 const WATCH_BYTES: u64 = 2 * 1024;
+
+/// Revisions that are looked through at a time; a watch that has more of them before it
+/// waits for its turn.
+const REVISIONS_MAX: u64 = 8 * 1024;
+
+/// Watches that look through many revisions at the same time, each tenant its part.
+pub(super) const CATCHING_UP_MAX: u32 = 4;
 
 /// Most changes returned to a watch at a time.
 const WATCH_CHANGES_MAX: usize = 1_024;
@@ -17,6 +25,7 @@ const WATCH_CHANGES_MAX: usize = 1_024;
 /// One watch: reads the history at its own pace.
 pub(crate) struct Watcher {
     node: Node,
+    tenant: Tenant,
     run: holdfast_machine::RunKey,
     /// Whether its client named the run.
     named: bool,
@@ -51,10 +60,11 @@ impl Node {
         let room = parking.take(job, size + WATCH_BYTES, &limits.budget)?;
         let late = u64::from(holdfast_api::planted!(LateResume));
         let next = from.map_or_else(|| machine.revision() + 1, |from| from + late).max(1);
-        let registration = self.inner.effects.watches.register(run.clone(), prefix.clone());
+        let registration = self.inner.effects.watches().register(run.clone(), prefix.clone());
         drop(state);
         Ok(Watcher {
             node: self.clone(),
+            tenant: Tenant::of(scope),
             run,
             named: scope.run.is_some(),
             prefix,
@@ -100,7 +110,7 @@ impl Watcher {
                 }
                 None => {}
             }
-            let batches = self.read_history()?;
+            let batches = self.read_history().await?;
             if !batches.is_empty() {
                 return Ok(batches);
             }
@@ -118,10 +128,27 @@ impl Watcher {
         self.behind = true;
     }
 
-    fn read_history(&mut self) -> Result<Vec<WatchBatch>, Problem> {
-        let machine = self.node.machine();
+    /// What comes next in the history, or nothing if there is more to look through.
+    async fn read_history(&mut self) -> Result<Vec<WatchBatch>, Problem> {
+        let node = self.node.clone();
+        let is_far = node.machine().revision().saturating_sub(self.next) >= REVISIONS_MAX;
+        let _turn = match is_far {
+            true => Some(node.inner.catching_up.take(&self.tenant, 1).await),
+            false => None,
+        };
+        let batches = self.look_through()?;
+        if is_far {
+            tokio::task::yield_now().await;
+        }
+        Ok(batches)
+    }
+
+    fn look_through(&mut self) -> Result<Vec<WatchBatch>, Problem> {
+        // A copy: applying does not wait for this.
+        let machine = self.node.inner.state.read().machine.clone();
+        let last = self.next.saturating_add(REVISIONS_MAX - 1);
         let batches = machine
-            .history(&self.run, self.prefix.as_bytes(), self.next, WATCH_CHANGES_MAX)
+            .history(&self.run, self.prefix.as_bytes(), self.next..=last, WATCH_CHANGES_MAX)
             .map_err(|compacted| {
                 Problem::refused(
                     Code::Compacted,
@@ -134,6 +161,10 @@ impl Watcher {
         match batches.last() {
             Some(last) => {
                 self.next = last.revision + 1;
+                self.behind = true;
+            }
+            None if last < machine.revision() => {
+                self.next = last + 1;
                 self.behind = true;
             }
             None => {

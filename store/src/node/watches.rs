@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use holdfast_api::{Blob, Revision, WatchBatch};
+use holdfast_api::{Blob, Change, Revision, WatchBatch};
 use holdfast_machine::RunKey;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -87,11 +87,40 @@ impl Bell {
     }
 }
 
+/// Different lengths of prefixes in one run: a change looks up each of them.
+const LENGTHS_MAX: usize = 64;
+
+/// Changes of a batch whose cost is added up; the others count as one each.
+const COST_CHANGES_MAX: usize = 256;
+
 #[derive(Default)]
 struct PerRun {
-    by_prefix: HashMap<Blob, BTreeMap<u64, Weak<Bell>>>,
+    by_prefix: HashMap<Blob, Bells>,
     /// Lengths of the prefixes in use: a change looks up only these.
     lengths: BTreeMap<usize, usize>,
+}
+
+/// The bells of one prefix.
+#[derive(Default)]
+struct Bells {
+    by_id: BTreeMap<u64, Weak<Bell>>,
+    /// The last revision that they rang for.
+    rung: Revision,
+}
+
+impl PerRun {
+    /// The prefix under which a watch of this one is registered: a part of it if there are
+    /// too many lengths already. It then rings for more than its own changes, and its
+    /// watcher, which reads those alone, finds none.
+    fn listed(&self, prefix: &Blob) -> Blob {
+        let is_known = self.lengths.contains_key(&prefix.len());
+        if is_known || self.lengths.len() < LENGTHS_MAX {
+            return prefix.clone();
+        }
+        let shorter = self.lengths.range(..prefix.len()).next_back();
+        let length = shorter.map_or(0, |(length, _)| *length);
+        Blob::from(prefix.as_bytes()[..length].to_vec())
+    }
 }
 
 /// Watchers by run and prefix. Dropping a [`Registration`] ends a watch.
@@ -107,6 +136,7 @@ pub(crate) struct Registration {
     /// Rings when there is something to read.
     pub(crate) bell: Arc<Bell>,
     run: RunKey,
+    /// Under which it is registered.
     prefix: Blob,
     id: u64,
     watches: Arc<Watches>,
@@ -118,31 +148,56 @@ impl Watches {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut runs = self.runs.lock();
         let per_run = runs.entry(run.clone()).or_default();
+        let prefix = per_run.listed(&prefix);
         *per_run.lengths.entry(prefix.len()).or_default() += 1;
-        per_run.by_prefix.entry(prefix.clone()).or_default().insert(id, Arc::downgrade(&bell));
+        let bells = per_run.by_prefix.entry(prefix.clone()).or_default();
+        bells.by_id.insert(id, Arc::downgrade(&bell));
         self.count.fetch_add(1, Ordering::Relaxed);
         Registration { bell, run, prefix, id, watches: self.clone() }
     }
 
-    /// Rings for all watchers of these changes. Costs nothing for watchers of other
+    /// Rings once for all watchers of these changes. Costs nothing for watchers of other
     /// keys.
     pub(crate) fn changed(&self, batch: &WatchBatch) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let runs = self.runs.lock();
+        let mut runs = self.runs.lock();
         for change in &batch.changes {
             let run = RunKey { job: change.job.clone(), run: change.run.clone() };
-            let Some(per_run) = runs.get(&run) else { continue };
+            let Some(per_run) = runs.get_mut(&run) else { continue };
             for length in per_run.lengths.keys().take_while(|l| **l <= change.key.len()) {
                 let prefix = &change.key.as_bytes()[..*length];
-                for bell in per_run.by_prefix.get(prefix).into_iter().flat_map(BTreeMap::values) {
-                    if let Some(bell) = bell.upgrade() {
-                        bell.ring(batch.revision);
-                    }
+                let Some(bells) = per_run.by_prefix.get_mut(prefix) else { continue };
+                if std::mem::replace(&mut bells.rung, batch.revision) == batch.revision {
+                    continue;
+                }
+                for bell in bells.by_id.values().filter_map(Weak::upgrade) {
+                    bell.ring(batch.revision);
                 }
             }
         }
+    }
+
+    /// What the changes of a batch cost: how many prefixes and bells there are for them.
+    pub(crate) fn cost(&self, batch: &WatchBatch) -> usize {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let runs = self.runs.lock();
+        let of = |change: &Change| {
+            let run = RunKey { job: change.job.clone(), run: change.run.clone() };
+            let Some(per_run) = runs.get(&run) else { return 1 };
+            let lengths = per_run.lengths.keys().take_while(|l| **l <= change.key.len());
+            let bells = lengths.map(|length| {
+                let bells = per_run.by_prefix.get(&change.key.as_bytes()[..*length]);
+                1 + bells.map_or(0, |bells| bells.by_id.len())
+            });
+            1 + bells.sum::<usize>()
+        };
+        // A few tell enough of many.
+        let looked_at = batch.changes.iter().take(COST_CHANGES_MAX).map(of).sum::<usize>();
+        looked_at + batch.changes.len().saturating_sub(COST_CHANGES_MAX)
     }
 
     /// A run takes no more writes: its watchers read on to its end.
@@ -170,10 +225,9 @@ impl Watches {
     fn each(&self, is_meant: impl Fn(&RunKey) -> bool, tell: impl Fn(&Bell)) {
         let runs = self.runs.lock();
         let meant = runs.iter().filter(|(run, _)| is_meant(run));
-        for bell in meant.flat_map(|(_, run)| run.by_prefix.values().flat_map(BTreeMap::values)) {
-            if let Some(bell) = bell.upgrade() {
-                tell(&bell);
-            }
+        let bells = meant.flat_map(|(_, run)| run.by_prefix.values());
+        for bell in bells.flat_map(|bells| bells.by_id.values()).filter_map(Weak::upgrade) {
+            tell(&bell);
         }
     }
 
@@ -188,8 +242,8 @@ impl Drop for Registration {
         let mut runs = self.watches.runs.lock();
         let Some(per_run) = runs.get_mut(&self.run) else { return };
         if let Some(bells) = per_run.by_prefix.get_mut(&self.prefix) {
-            bells.remove(&self.id);
-            if bells.is_empty() {
+            bells.by_id.remove(&self.id);
+            if bells.by_id.is_empty() {
                 per_run.by_prefix.remove(&self.prefix);
             }
         }

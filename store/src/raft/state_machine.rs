@@ -28,6 +28,9 @@ const APPLY_CHUNK: usize = 64;
 /// have their turn, and the thread's other work, such as heartbeats.
 const APPLY_TIME: Duration = Duration::from_millis(5);
 
+/// How often it is looked whether what was applied has been performed.
+const SINK_LOOK_EVERY: Duration = Duration::from_millis(1);
+
 /// Bytes of entries whose applying may take long.
 const LONG_BYTES_MIN: usize = 256 * 1024;
 
@@ -36,6 +39,11 @@ pub trait EffectSink: Send + Sync + 'static {
     /// Effects of entries, in log order. Called outside the lock, before the
     /// next entries are applied; must not block.
     fn applied(&self, effects: Vec<Effect>);
+
+    /// Whether so much is still to be performed that nothing more is to be applied.
+    fn is_far_behind(&self) -> bool {
+        false
+    }
 
     /// The whole state was replaced.
     fn installed(&self);
@@ -308,6 +316,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                     self.apply_long(&mut chunk)?;
                 }
                 tokio::task::yield_now().await;
+                while self.sink.is_far_behind() {
+                    tokio::time::sleep(SINK_LOOK_EVERY).await;
+                }
             }
         }
         Ok(())

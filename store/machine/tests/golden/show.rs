@@ -210,7 +210,7 @@ pub fn ask(machine: &Machine, ask: &Ask) -> String {
             Err(refusal) => format!("refused: {refusal}"),
         },
         Ask::History { scope, prefix, from, max } => {
-            match machine.history(&run(scope).unwrap(), prefix.as_bytes(), *from, *max) {
+            match machine.history(&run(scope).unwrap(), prefix.as_bytes(), *from..=u64::MAX, *max) {
                 Ok(batches) if batches.is_empty() => "nothing".to_owned(),
                 Ok(batches) => return batches.iter().map(changes).collect(),
                 Err(compacted) => compacted.to_string(),

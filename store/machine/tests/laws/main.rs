@@ -163,14 +163,14 @@ proptest! {
                 }
             }
             prop_assert_eq!(
-                machine.history(&run, prefix.as_bytes(), oldest - 1, 1).is_err(),
+                machine.history(&run, prefix.as_bytes(), oldest - 1..=u64::MAX, 1).is_err(),
                 oldest > opened.max(1)
             );
             // Read as a watch does: a piece at a time.
             let mut found = Vec::new();
             let mut from = oldest;
             loop {
-                let piece = machine.history(&run, prefix.as_bytes(), from, max).unwrap();
+                let piece = machine.history(&run, prefix.as_bytes(), from..=u64::MAX, max).unwrap();
                 let Some(last) = piece.last() else { break };
                 from = last.revision + 1;
                 found.extend(piece);

@@ -69,17 +69,15 @@ impl Connection {
             return;
         }
         let (replies, parked) = (self.replies.clone(), self.parked.clone());
-        // May be called while the node holds its locks: it only sends. The
-        // place is given up in a task, since dropping it takes those locks.
-        let (tasks, closed) = (self.tasks.clone(), self.closed.clone());
         let ended = Box::new(move |result: Result<_, Problem>| {
             let body = match result {
                 Ok(revision) => ReplyBody::Released { revision },
                 Err(problem) => ReplyBody::Problem(problem),
             };
+            // The id may be used again as soon as it is answered.
+            let place = parked.lock().remove(&id);
             replies.send(id, body, None);
-            let give_up = async move { drop(parked.lock().remove(&id)) };
-            tasks.spawn(closed.run_until_cancelled_owned(give_up));
+            drop(place);
         });
         let replies = self.replies.clone();
         let waiting = move |revision| replies.send(id, ReplyBody::Waiting { revision }, None);

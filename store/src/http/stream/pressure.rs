@@ -1,9 +1,10 @@
 //! Room is short: a peer that holds some of it and makes no progress loses it.
 //!
 //! A peer may take its time over a frame as long as no other waits for the room
-//! that it holds.
+//! that it holds. From then on a few bytes now and then are no progress either.
 
 use std::collections::HashMap;
+use std::io;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,6 +15,9 @@ use crate::node::tenant::room::{Part, Room};
 
 /// Longest pause of a peer in the middle of a frame while others wait for room.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Bytes that a peer must move in that time.
+const MOVED_MIN: usize = 256 * 1024;
 
 /// How long a shortage of room is remembered.
 const REMEMBERED: Duration = Duration::from_secs(1);
@@ -55,27 +59,47 @@ impl Pressure {
         noted.by_tenant.insert(tenant.clone(), now);
     }
 
-    /// One step of a transfer for a tenant; none if the peer paused for too long
-    /// while others waited for its room.
-    pub(crate) async fn step<T>(
-        &self,
-        tenant: &Tenant,
-        step: impl Future<Output = T>,
-    ) -> Option<T> {
-        let (mut step, begun) = (std::pin::pin!(step), Instant::now());
-        loop {
-            match tokio::time::timeout(LOOK_EVERY, &mut step).await {
-                Ok(done) => return Some(done),
-                Err(_) if self.is_on(tenant) && begun.elapsed() >= PAUSE_MAX => return None,
-                Err(_) => {}
-            }
-        }
+    /// A transfer for a tenant that holds some room.
+    pub(crate) fn transfer(&self, tenant: Tenant) -> Transfer<'_> {
+        Transfer { pressure: self, tenant, since: Instant::now(), moved: 0 }
     }
 
     fn is_on(&self, tenant: &Tenant) -> bool {
         let noted = self.noted.lock();
         noted.all.is_some_and(is_recent)
             || noted.by_tenant.get(tenant).copied().is_some_and(is_recent)
+    }
+}
+
+/// A transfer that holds room: it must go on while others wait for that.
+pub(crate) struct Transfer<'a> {
+    pressure: &'a Pressure,
+    tenant: Tenant,
+    /// Begin of the present stretch, and what was moved in it.
+    since: Instant,
+    moved: usize,
+}
+
+impl Transfer<'_> {
+    /// One step, which moves so many bytes; none if the peer moved too little for too long
+    /// while others waited for its room.
+    pub(crate) async fn step(
+        &mut self,
+        step: impl Future<Output = io::Result<usize>>,
+    ) -> Option<io::Result<usize>> {
+        let mut step = std::pin::pin!(step);
+        loop {
+            if self.since.elapsed() >= PAUSE_MAX {
+                if self.moved < MOVED_MIN && self.pressure.is_on(&self.tenant) {
+                    return None;
+                }
+                (self.since, self.moved) = (Instant::now(), 0);
+            }
+            if let Ok(done) = tokio::time::timeout(LOOK_EVERY, &mut step).await {
+                self.moved += done.as_ref().map_or(0, |bytes| *bytes);
+                return Some(done);
+            }
+        }
     }
 }
 
@@ -93,13 +117,30 @@ mod tests {
         Tenant::Job(name.parse().unwrap())
     }
 
+    async fn never() -> io::Result<usize> {
+        pending().await
+    }
+
+    /// A byte now and then.
+    async fn trickle(transfer: &mut Transfer<'_>) {
+        loop {
+            let step = async {
+                tokio::time::sleep(LOOK_EVERY * 2).await;
+                Ok(1)
+            };
+            if transfer.step(step).await.is_none() {
+                break;
+            }
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_pauses_is_left_only_while_others_wait_for_what_it_holds() {
         let pressure = Pressure::default();
         let minutes = Duration::from_secs(600);
         let (a, b) = (job("a"), job("b"));
-        let pausing = pressure.step(&a, pending::<()>());
-        assert!(tokio::time::timeout(minutes, pausing).await.is_err());
+        let mut of_a = pressure.transfer(a.clone());
+        assert!(tokio::time::timeout(minutes, of_a.step(never())).await.is_err());
 
         // One tenant waits for its own part alone.
         let room = Room::new(100);
@@ -107,24 +148,33 @@ mod tests {
         let begun = Instant::now();
         tokio::select! {
             _ = pressure.take(&room, &a, 10) => unreachable!(),
-            left = pressure.step(&a, pending::<()>()) => assert_eq!(left, None),
+            left = of_a.step(never()) => assert!(left.is_none()),
         }
         assert!(begun.elapsed() < PAUSE_MAX + 2 * LOOK_EVERY);
+        let mut of_b = pressure.transfer(b.clone());
         let others = async {
             tokio::select! {
                 _ = pressure.take(&room, &a, 10) => unreachable!(),
-                left = pressure.step(&b, pending::<()>()) => assert_eq!(left, None),
+                left = of_b.step(never()) => assert!(left.is_none()),
             }
         };
         assert!(tokio::time::timeout(minutes, others).await.is_err(), "b has room");
 
         // There is none for any tenant.
         let rest = room.take(&b, 50).await;
+        let mut of_b = pressure.transfer(b.clone());
         tokio::select! {
             _ = pressure.take(&room, &a, 10) => unreachable!(),
-            left = pressure.step(&b, pending::<()>()) => assert_eq!(left, None),
+            left = of_b.step(never()) => assert!(left.is_none()),
         }
-        assert_eq!(pressure.step(&b, async { 7 }).await, Some(7));
+        // A few bytes are no progress.
+        let (mut of_b, begun) = (pressure.transfer(b), Instant::now());
+        tokio::select! {
+            _ = pressure.take(&room, &a, 10) => unreachable!(),
+            () = trickle(&mut of_b) => {}
+        }
+        assert!(begun.elapsed() < PAUSE_MAX + 4 * LOOK_EVERY);
+        assert!(matches!(pressure.transfer(a).step(async { Ok(7) }).await, Some(Ok(7))));
         drop((held, rest));
     }
 }

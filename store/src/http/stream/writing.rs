@@ -10,9 +10,8 @@ use holdfast_api::{Reply, frame};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
-use super::pressure::Pressure;
 use super::size::reply_bytes;
-use super::{App, Place, Sink};
+use super::{App, Place, SMALL_FRAME_KIB, Sink, UNDER_WAY_KIB_MAX};
 use crate::node::tenant::Tenant;
 
 /// Replies in one frame.
@@ -41,8 +40,7 @@ pub(super) async fn write(
             places.push(place);
         }
         let holder = places.iter().flatten().find_map(Place::holder);
-        let pressure = holder.map(|tenant| (&app.inner.pressure, tenant));
-        let sending = send_unless_paused(&mut sink, &frame, pressure);
+        let sending = send(&app, &mut sink, &frame, (holder, bytes));
         let sent = tokio::time::timeout(WRITE_TIME_MAX, sending).await;
         waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         match sent {
@@ -60,18 +58,30 @@ pub(super) async fn write(
     }
 }
 
-/// Sends a frame; false if the client read nothing of it for a while under
-/// `pressure`, which is set if the frame holds room.
-async fn send_unless_paused(
+/// Sends a frame of roughly so many bytes; false if the client read too little of it while
+/// others waited for the room that it, or its `holder`, has. A large one waits for shared
+/// room before it is encoded: values are the state's own until then.
+async fn send(
+    app: &App,
     sink: &mut Sink,
     replies: &[Reply],
-    pressure: Option<(&Pressure, Tenant)>,
+    (holder, bytes): (Option<Tenant>, usize),
 ) -> io::Result<bool> {
+    let pressure = &app.inner.pressure;
+    let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).min(UNDER_WAY_KIB_MAX);
+    let is_large = kib > SMALL_FRAME_KIB;
+    let holds_room = is_large || holder.is_some();
+    let tenant = holder.unwrap_or_default();
+    let room = match is_large {
+        true => Some(pressure.take(&app.inner.reply_room, &tenant, kib).await),
+        false => None,
+    };
     let frame = frame::encode(&replies, FRAME_BYTES_MAX as usize).map_err(io::Error::other)?;
+    let mut transfer = holds_room.then(|| pressure.transfer(tenant));
     let mut rest = &frame[..];
     while !rest.is_empty() {
-        let written = match &pressure {
-            Some((pressure, tenant)) => pressure.step(tenant, sink.write(rest)).await,
+        let written = match &mut transfer {
+            Some(transfer) => transfer.step(sink.write(rest)).await,
             None => Some(sink.write(rest).await),
         };
         match written {
@@ -80,5 +90,6 @@ async fn send_unless_paused(
         }
     }
     sink.flush().await?;
+    drop(room);
     Ok(true)
 }

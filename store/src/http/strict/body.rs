@@ -15,6 +15,10 @@ use serde_json::Value;
 use super::shape::{Field, Schemas, Shape};
 use super::words::{did_you_mean, listed, meaning, quoted, repeated};
 
+/// Most values in a body. Once it is read each takes memory of its own, however few bytes it
+/// has.
+const VALUES_MAX: usize = 1 << 20;
+
 /// The body of a call.
 pub(crate) struct Body {
     shape: Shape,
@@ -39,9 +43,9 @@ impl Body {
         if body.trim_ascii().is_empty() {
             return Some("the body is empty".to_owned());
         }
-        let fault = Cell::new(None);
+        let (fault, values) = (Cell::new(None), Cell::new(0));
         let mut reader = serde_json::Deserializer::from_slice(body);
-        let walk = Walk { shape: &self.shape, place: Place::Body, fault: &fault };
+        let walk = Walk { shape: &self.shape, place: Place::Body, fault: &fault, values: &values };
         let walked = walk.deserialize(&mut reader).and_then(|()| reader.end());
         match (fault.take(), walked) {
             (Some(fault), _) => Some(fault),
@@ -98,6 +102,8 @@ struct Walk<'w> {
     place: Place<'w>,
     /// The first fault; the walk ends there.
     fault: &'w Cell<Option<String>>,
+    /// How many values there were so far.
+    values: &'w Cell<usize>,
 }
 
 impl<'w> Walk<'w> {
@@ -120,7 +126,7 @@ impl<'w> Walk<'w> {
     }
 
     fn below<'b>(&'b self, shape: &'b Shape, place: Place<'b>) -> Walk<'b> {
-        Walk { shape, place, fault: self.fault }
+        Walk { shape, place, fault: self.fault, values: self.values }
     }
 
     fn unknown<E: serde::de::Error>(&self, what: &str, name: &str) -> E {
@@ -216,6 +222,11 @@ impl<'de> DeserializeSeed<'de> for Walk<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        let values = self.values.get() + 1;
+        self.values.set(values);
+        if values > VALUES_MAX {
+            return Err(self.refuse(format!("the body holds more than {VALUES_MAX} values")));
+        }
         reader.deserialize_any(self)
     }
 }

@@ -405,3 +405,10 @@ fn a_hostile_body_costs_no_more_than_its_bytes() {
     let value = format!(r#"{{"key": "k", "value": {{"{}": 1}}}}"#, "\\u0000".repeat(1_000));
     assert!(posted("/v1/kv/put", &value).unwrap().len() < 1_000);
 }
+
+#[test]
+fn a_body_of_countless_tiny_values_is_refused() {
+    let keys = vec!["\"\""; 1_100_000].join(",");
+    let said = posted("/v1/kv/wait", &format!("{{\"keys\": [{keys}]}}")).unwrap();
+    assert!(said.starts_with("the body holds more than 1048576 values."), "{said}");
+}
