@@ -72,7 +72,8 @@ impl TcpStore {
         TcpStore::over(stream, nonce).await
     }
 
-    async fn over(stream: TcpStream, nonce: u32) -> TcpStore {
+    /// As `connect_as`, over a connection that has sent nothing yet.
+    pub async fn over(stream: TcpStream, nonce: u32) -> TcpStore {
         stream.set_nodelay(true).expect("a socket has the option");
         let mut store = TcpStore { stream };
         // One that is not served is closed at once.

@@ -462,6 +462,38 @@ async fn restarted_ranks_have_keys_of_their_own_in_the_store_of_their_launcher()
     command.end(0).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_attempt_that_a_process_tells_selects_its_keys_at_the_port_of_the_ranks() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "tells", &["--job", "tells"]).await;
+    let (_, port) = command.address.rsplit_once(':').expect("an address has a port");
+    let port: u64 = port.parse().expect("a port is a number");
+    let own = std::process::id();
+    let connect = async || {
+        let mut store = TcpStore::connect_as(&command.address, own).await;
+        assert_eq!(store.number_or_end::<4>("a PING").await, Some(own.to_le_bytes()));
+        store
+    };
+    let tell = async |told: Value| {
+        let mut wanted = store("localhost", port, true);
+        let fields = told.as_object().expect("fields of a request").clone();
+        wanted["store"].as_object_mut().expect("a request").extend(fields);
+        let answer = Asking::send(&command.control, wanted).await.answer().await;
+        assert_eq!(answer["store"]["is_agent"], true, "{answer}");
+    };
+    // As a function that a launcher calls in another process: its variables say nothing.
+    let mut before = connect().await;
+    before.set("k", b"of attempt 0").await;
+    assert!(before.check(&["k"]).await);
+    for (told, sees) in
+        [(json!({"attempt": 1}), false), (json!({"namespace": "n"}), true), (json!({}), true)]
+    {
+        tell(told.clone()).await;
+        assert_eq!(connect().await.check(&["k"]).await, sees, "{told}");
+    }
+    command.end(0).await;
+}
+
 /// The ranks are on another host than their launcher: no other program there uses its store.
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_ranks_go_on_in_the_store_of_their_launcher_when_their_agent_is_killed() {

@@ -1,23 +1,40 @@
 //! Namespaces of one run: attempts of a restart in place, and those that are opened by
 //! name; which processes get into them, and when they are collected.
 
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command as Program, Stdio};
 
-use holdfast_tests::command::Command;
+use holdfast_tests::command::{Command, process_at};
 use holdfast_tests::tcpstore::{TcpStore, op};
 use holdfast_tests::{Cluster, Ended, binaries, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
-/// A process with the variables of a rank that torchrun has restarted; killed
-/// when dropped.
+/// A process with the variables of a rank that torchrun has restarted, and with the socket of a
+/// connection to the agent; killed when dropped.
 struct Rank(Child);
 
 impl Rank {
-    async fn start(address: &str, attempt: u32) -> Rank {
-        let (host, port) = address.rsplit_once(':').expect("an address has a port");
+    /// Connects; `master` is where its launcher has its store.
+    async fn connect(address: &str, master: &str, attempt: u32) -> (Rank, TcpStore) {
+        let stream = TcpStream::connect(address).expect("the agent listens");
+        let own = stream.try_clone().expect("there are descriptors");
+        let rank = Rank::start(OwnedFd::from(own).into(), master, attempt).await;
+        stream.set_nonblocking(true).expect("a socket can do that");
+        let stream = tokio::net::TcpStream::from_std(stream).expect("it is open");
+        let mut store = TcpStore::over(stream, rank.0.id()).await;
+        let pong = store.number_or_end::<4>("a PING").await;
+        assert_eq!(pong, Some(rank.0.id().to_le_bytes()));
+        (rank, store)
+    }
+
+    async fn start(input: Stdio, master: &str, attempt: u32) -> Rank {
+        let (host, port) = master.rsplit_once(':').expect("an address has a port");
         let mut program = Program::new("sleep");
         program.arg("600").env("MASTER_ADDR", host).env("MASTER_PORT", port);
-        program.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string()).stdin(Stdio::null());
+        program.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string()).stdin(input);
         let rank = Rank(program.spawn().expect("sleep can be started"));
         // Until it has become the other program it has the variables of ours.
         let environ = format!("/proc/{}/environ", rank.0.id());
@@ -28,13 +45,6 @@ impl Rank {
         .await;
         rank
     }
-
-    async fn connect(&self, address: &str) -> TcpStore {
-        let mut store = TcpStore::connect_as(address, self.0.id()).await;
-        let pong = store.number_or_end::<4>("a PING").await;
-        assert_eq!(pong, Some(self.0.id().to_le_bytes()));
-        store
-    }
 }
 
 impl Drop for Rank {
@@ -43,6 +53,122 @@ impl Drop for Rank {
         drop(self.0.kill());
         drop(self.0.wait());
     }
+}
+
+/// A process with the variables of a restarted rank, which has two connections and loses its
+/// variables on demand, as one that writes over them; killed when dropped.
+struct Hiding {
+    process: Child,
+    connections: Vec<TcpStream>,
+}
+
+impl Hiding {
+    fn start(address: &str, attempt: u32) -> Hiding {
+        let connect = || TcpStream::connect(address).expect("the agent listens");
+        let own = |stream: &TcpStream| OwnedFd::from(stream.try_clone().expect("a descriptor"));
+        let connections = vec![connect(), connect()];
+        let mut program = Program::new("sh");
+        program.args(["-c", "read order; exec env -i sleep 600"]).stdin(Stdio::piped());
+        program.stdout(own(&connections[0])).stderr(own(&connections[1]));
+        program.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string());
+        let process = program.spawn().expect("sh can be started");
+        Hiding { process, connections }
+    }
+
+    /// Speaks over one of its connections.
+    async fn speak(&mut self) -> TcpStore {
+        let stream = self.connections.pop().expect("it has two");
+        stream.set_nonblocking(true).expect("a socket can do that");
+        let stream = tokio::net::TcpStream::from_std(stream).expect("it is open");
+        let mut store = TcpStore::over(stream, self.process.id()).await;
+        let pong = store.number_or_end::<4>("a PING").await;
+        assert_eq!(pong, Some(self.process.id().to_le_bytes()));
+        store
+    }
+
+    async fn hide(&mut self) {
+        drop(self.process.stdin.take());
+        let environ = format!("/proc/{}/environ", self.process.id());
+        eventually("a process without variables", async || {
+            std::fs::read(&environ).is_ok_and(|variables| variables.is_empty()).then_some(())
+        })
+        .await;
+    }
+}
+
+impl Drop for Hiding {
+    fn drop(&mut self) {
+        // It may have ended.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// Kills the agent of a command; its keeper starts another.
+async fn kill_agent(command: &Command) {
+    let before = process_at(&command.control).await;
+    kill(Pid::from_raw(before), Signal::SIGKILL).expect("it is ours");
+    eventually("another agent", async || {
+        (process_at(&command.control).await != before).then_some(())
+    })
+    .await;
+}
+
+async fn is_refused(mut store: TcpStore) {
+    store.send_raw(&[op::CHECK]).await;
+    assert!(store.is_closed().await, "it is served the keys of attempt 0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_follows_knows_the_attempts_of_all_that_came_before() {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "followed", "--attempts-kept", "1s"];
+    let mut command = Command::start(&mut cluster, "followed", &flags).await;
+    let address = command.address.clone();
+    let mut rank = Hiding::start(&address, 1);
+    let mut first = rank.speak().await;
+    first.set("k", b"of attempt 1").await;
+    assert!(first.check(&["k"]).await);
+    // The process still has both sockets; the agent is killed before the second has said a word.
+    kill_agent(&command).await;
+    rank.hide().await;
+    let mut again = rank.speak().await;
+    assert_eq!(again.get("k").await, b"of attempt 1");
+    drop((first, again, rank));
+    eventually("the agent to see the rank's end", async || {
+        let listed = cluster.cli_ok(&["--job", "followed", "agent", "list"]).await;
+        listed.contains(" 0 ").then_some(())
+    })
+    .await;
+    kill_agent(&command).await;
+    // There was an attempt 1, and nobody is connected to it.
+    is_refused(TcpStore::connect(&address).await).await;
+    let (_newer, mut newer) = Rank::connect(&address, &address, 2).await;
+    newer.set("k", b"of attempt 2").await;
+    command.agent.says("keys of namespace first attempt 1 were deleted").await;
+    assert_eq!(newer.get("k").await, b"of attempt 2");
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_follows_knows_the_launchers_that_came_before() {
+    let mut cluster = Cluster::start(1).await;
+    let mut command = Command::start(&mut cluster, "launched", &["--job", "launched"]).await;
+    let address = command.address.clone();
+    // This process is the launcher: as a script with torchrun's parts in it.
+    let own = std::process::id();
+    let mut launcher = TcpStore::connect_as(&address, own).await;
+    assert_eq!(launcher.number_or_end::<4>("a PING").await, Some(own.to_le_bytes()));
+    launcher.set("torchelastic/role_info/0", b"v").await;
+    assert!(launcher.check(&["torchelastic/role_info/0"]).await);
+    drop(launcher);
+    kill_agent(&command).await;
+    let mut rank = Hiding::start(&address, 1);
+    rank.hide().await;
+    is_refused(rank.speak().await).await;
+    let reason = format!("process {own}, which started it, is a launcher");
+    command.agent.says(&reason).await;
+    command.end(0).await;
 }
 
 /// No process has this id.
@@ -57,26 +183,31 @@ async fn a_rank_whose_attempt_cannot_be_read_never_gets_the_keys_of_another() {
     let mut first = TcpStore::connect_as(&address, NOBODY).await;
     assert_eq!(first.number_or_end::<4>("a PING").await, Some(NOBODY.to_le_bytes()));
     first.set("k", b"of attempt 0").await;
-    let restarted = Rank::start(&address, 1).await;
-    let mut second = restarted.connect(&address).await;
+    let (_restarted, mut second) = Rank::connect(&address, &address, 1).await;
     assert!(!second.check(&["k"]).await, "attempt 1 has keys of its own");
-    // From here on one that cannot be read may be of either.
-    for _ in 0..2 {
-        let mut hidden = TcpStore::connect_as(&address, NOBODY - 1).await;
+    // Another launcher's store is elsewhere, and its ranks use this one.
+    let (_elsewhere, mut third) = Rank::connect(&address, "127.0.0.1:1", 1).await;
+    third.set("from elsewhere", b"v").await;
+    assert!(third.check(&["from elsewhere"]).await && second.check(&["from elsewhere"]).await);
+    // From here on one that cannot be read may be of either. The id of a container's rank may be
+    // that of another process here, which has nothing to do with it.
+    let first_rank = Rank::start(Stdio::null(), &address, 0).await;
+    let stranger = Rank::start(Stdio::null(), "127.0.0.1:1", 0).await;
+    let ids = [NOBODY - 1, first_rank.0.id(), stranger.0.id()];
+    for id in ids {
+        let mut hidden = TcpStore::connect_as(&address, id).await;
         let pong = hidden.number_or_end::<4>("a PING").await;
-        assert_eq!(pong, Some((NOBODY - 1).to_le_bytes()));
+        assert_eq!(pong, Some(id.to_le_bytes()));
         // After its constructor a client of PyTorch fails at once; in it, it would retry
         // until its time is over.
         hidden.send_raw(&[op::CHECK]).await;
         assert!(hidden.is_closed().await, "it is served the keys of attempt 0");
     }
-    let reason = format!("the variables of its process {} cannot be read", NOBODY - 1);
-    eventually("both refusals to be logged", async || {
-        (command.agent.said().matches(&reason).count() == 2).then_some(())
-    })
-    .await;
-    let line = command.agent.says(&reason).await;
-    assert!(line.contains("attempt 1") && line.contains("start a new run"), "{line}");
+    for id in ids {
+        let reason = format!("the variables of its process {id} cannot be read");
+        let line = command.agent.says(&reason).await;
+        assert!(line.contains("attempt 1") && line.contains("start a new run"), "{line}");
+    }
     assert_eq!(first.get("k").await, b"of attempt 0", "who is connected stays");
     second.set("own", b"v").await;
     command.end(0).await;
@@ -101,8 +232,7 @@ async fn a_namespace_that_was_opened_by_name_goes_when_another_has_followed_it()
     first.set("k", b"of the run").await;
     let mut old = TcpStore::connect(&one).await;
     old.set("k", b"1").await;
-    let restarted = Rank::start(&one, 1).await;
-    let mut inner = restarted.connect(&one).await;
+    let (restarted, mut inner) = Rank::connect(&one, &one, 1).await;
     inner.set("k", b"1.1").await;
     assert_eq!(inner.get("k").await, b"1.1");
     let two = open(&command.control, "attempt-2").await;

@@ -310,6 +310,7 @@ impl Agent {
     /// the agent before it was, if possible.
     pub async fn open(mut options: Options, kept: Option<Kept>) -> Result<Agent, Error> {
         let host = host_name();
+        let before = kept.as_ref().and_then(|kept| kept.other.clone());
         let of_processes = process::Options { host: host.clone(), lease_ttl: options.lease_ttl };
         if let Some(state) = kept.as_ref().and_then(|kept| kept.other.as_ref()) {
             options.run = Wanted::Joined { run: state.run.clone(), lease: Some(state.lease.id) };
@@ -341,7 +342,7 @@ impl Agent {
                 let begun =
                     Begun::anew(&client, &options, &of_processes, bound, keeper.as_ref()).await;
                 match begun {
-                    Ok(begun) => begun,
+                    Ok(begun) => begun.after(before),
                     Err(error) => {
                         client.close().await;
                         return Err(error);
@@ -354,7 +355,10 @@ impl Agent {
         let met = state.met();
         let scope = Scope { job: options.job.clone(), run: Some(met.run.clone()) };
         let store_lost_deadline = options.door.store_lost_deadline;
-        let door = Door::going_on(client.clone(), scope.clone(), options.door, unclaimed);
+        let known = (state.attempts.clone(), state.namespaces.clone());
+        let door =
+            Door::going_on(client.clone(), scope.clone(), options.door, unclaimed, notes.clone());
+        door.restore_attempts(known.0, known.1);
         let processes =
             process::Door::new(client.clone(), scope.clone(), of_processes, lease, notes);
         let attempts_kept = options.attempts_kept;
@@ -366,7 +370,7 @@ impl Agent {
             (id.clone(), host.clone()),
             attempts_kept,
             processes.clone(),
-            door.handle().presence().clone(),
+            door.handle(),
             sender.clone(),
         );
         stores.restore(noted);
@@ -553,8 +557,18 @@ impl Begun {
             addresses,
             has_programs: false,
             stores: Default::default(),
+            attempts: None,
+            namespaces: Vec::new(),
         };
         Ok(Begun { state, lease, listeners })
+    }
+
+    /// The same, after an agent of this run whose connections are closed: its ranks may come again.
+    fn after(mut self, before: Option<State>) -> Begun {
+        if let Some(before) = before {
+            (self.state.attempts, self.state.namespaces) = (before.attempts, before.namespaces);
+        }
+        self
     }
 }
 

@@ -78,9 +78,10 @@ fn json<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(text: &[u
 /// Reads what the kernel says: tables of sockets, variables of a process, a socket's numbers.
 pub fn kernel(bytes: &[u8]) {
     process::read_table(bytes, &mut HashMap::new());
-    let ports = [SocketAddr::from(([127, 0, 0, 1], 29_500))];
+    let address = SocketAddr::from(([127, 0, 0, 1], 29_500));
     let variables = Variables(bytes.to_vec());
-    variables.say(&ports);
+    variables.say();
+    variables.say_of_rank();
     variables.are_whole();
-    let _ = diagnosis::found(bytes, ports[0], ports[0]);
+    let _ = diagnosis::found(bytes, address, address);
 }

@@ -40,7 +40,7 @@ use tracing::{info, warn};
 
 use crate::agent::{Error as AgentError, Request};
 use crate::door::process;
-use crate::door::tcpstore::presence::Presence;
+use crate::door::tcpstore::serve;
 use crate::keeper::state::Notes;
 use crate::namespace::{Namespace, Side};
 use address::{HOST_BYTES_MAX, Meaning, local_network, meaning, own, readable};
@@ -115,6 +115,7 @@ struct Shared {
     local: String,
     kept: Duration,
     processes: process::Door,
+    door: serve::Handle,
     ports: mpsc::Sender<Request>,
     table: Table,
     /// Holds of the agent before: programs that had asked it may be about to connect.
@@ -142,7 +143,7 @@ impl Stores {
         (agent, host): (String, String),
         kept: Duration,
         processes: process::Door,
-        presence: Presence,
+        door: serve::Handle,
         ports: mpsc::Sender<Request>,
     ) -> Stores {
         Stores(Arc::new(Shared {
@@ -156,7 +157,8 @@ impl Stores {
             notes: processes.notes().clone(),
             processes,
             ports,
-            table: Table::new(presence),
+            table: Table::new(door.presence().clone()),
+            door,
             restored: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             closing: tokio::sync::RwLock::default(),
@@ -171,6 +173,7 @@ impl Stores {
         let served = self.served().await?;
         let address = match meaning(&wanted.host, wanted.port, &served, &self.0.local) {
             Meaning::Agent(address) => {
+                self.tell_attempt(wanted, pid);
                 return Ok(Served { address, port: wanted.port, hold: None });
             }
             Meaning::Store(address) => within(wanted, address),
@@ -180,6 +183,15 @@ impl Stores {
             self.open_as_master(wanted, pid, address).await
         } else {
             self.find(wanted, pid, &address).await
+        }
+    }
+
+    /// At a port of the ranks it is the attempt of a process that selects its keys.
+    fn tell_attempt(&self, wanted: &Wanted, pid: Option<i32>) {
+        let told = wanted.namespace.as_ref().map(|_| 0).or(wanted.attempt);
+        let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+        if let (Some(pid), Some(attempt)) = (pid, told) {
+            self.0.door.told_attempt(pid, attempt);
         }
     }
 

@@ -48,9 +48,6 @@ impl Ports {
     /// Goes on with the ports of the agent before. A connection to one of them is visible to all
     /// others, so none is served before all are taken up.
     pub(super) fn restore(&mut self, ports: Vec<HandedPort>) {
-        for port in &ports {
-            self.door.listens(port.address);
-        }
         let mut restored = Vec::new();
         for HandedPort { address, namespace, by_name, port, connections } in ports {
             if let (true, false, Some(name)) = (by_name, namespace.is_of_store(), namespace.name())

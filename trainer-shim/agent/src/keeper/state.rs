@@ -1,5 +1,5 @@
-//! State that an agent needs of the one before it: its run, its lease, its name, and the stores of
-//! its programs. Rewritten at each change; changes are rare.
+//! State that an agent needs of the one before it: its run, its lease, its name, the stores of its
+//! programs, and the attempts of its clients. Rewritten at each change; changes are rare.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use tracing::error;
 
 use super::journal::Journal;
+use crate::door::tcpstore::attempt::AttemptNotes;
+use crate::namespace::Namespace;
 use crate::stores::StoreNotes;
 
 const STATE: u8 = 1;
@@ -38,6 +40,12 @@ pub struct State {
     pub has_programs: bool,
     /// Stores that programs of this host use.
     pub stores: StoreNotes,
+    /// Attempts of processes, and launchers; `None` if the agent took no note of them.
+    #[serde(default)]
+    pub attempts: Option<AttemptNotes>,
+    /// Namespaces that had clients, and that are not deleted.
+    #[serde(default)]
+    pub namespaces: Vec<Namespace>,
 }
 
 impl State {
@@ -99,6 +107,16 @@ impl Notes {
         self.change_state(|state| state.stores = stores());
     }
 
+    /// The attempts that are known are these.
+    pub fn attempts(&self, attempts: impl FnOnce() -> AttemptNotes) {
+        self.change_state(|state| state.attempts = Some(attempts()));
+    }
+
+    /// The namespaces that had clients are these.
+    pub fn namespaces(&self, namespaces: impl FnOnce() -> Vec<Namespace>) {
+        self.change_state(|state| state.namespaces = namespaces());
+    }
+
     fn change_state(&self, change: impl FnOnce(&mut State)) {
         self.change(|state| {
             if let Some(state) = state {
@@ -123,5 +141,20 @@ impl Notes {
         if let Err(error) = written {
             error!(%error, "cannot record the agent's state: a replacement agent would start without it; free memory on this host");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_without_attempts_is_that_of_an_agent_that_took_no_note_of_them() {
+        let text = r#"{"id":"a","run":"r1","opened":true,"ended":null,"others":0,
+            "lease":{"id":1,"ttl":{"secs":5,"nanos":0},"store_lost_max":{"secs":5,"nanos":0}},
+            "addresses":["127.0.0.1:29500"],"has_programs":false,
+            "stores":{"stores":[],"untold":[]}}"#;
+        let state: State = serde_json::from_str(text).unwrap();
+        assert_eq!((state.attempts, state.namespaces), (None, Vec::new()));
     }
 }

@@ -8,19 +8,22 @@
 //! attempt a namespace of its own.
 //!
 //! Where that variable cannot be read, the client is of attempt 0 only if that is certain: no
-//! launcher could have restarted it. Otherwise it is refused.
+//! launcher could have restarted it. Otherwise it is refused. A client of another process namespace
+//! gives the id of another process, which says nothing of the client.
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | `holder` | whether a client is the process that it calls itself |
 //! | `variables` | what a process was started with, and whether it is still there |
 //! | `ancestors` | what started a process, and whether that restarts its ranks |
+//! | `known` | processes and launchers that are known, also to an agent that follows |
 
 mod ancestors;
+mod holder;
+mod known;
 pub(crate) mod variables;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -32,16 +35,18 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::complaints::Complaints;
+use crate::keeper::state::Notes;
+use crate::process::Connection;
 use ancestors::{Identity, Origin, identity, origin};
+use holder::Sockets;
+pub use known::AttemptNotes;
+use known::Known;
 use variables::{Said, Variables};
 
 /// Processes that are read at one time.
 const READS_MAX: usize = 16;
 /// The kernel makes a reader of a process's variables wait for its memory.
 const READ_TIME_MAX: Duration = Duration::from_secs(30);
-/// Processes whose attempts are remembered, the latest.
-const REMEMBERED_MAX: usize = 16_384;
-const LAUNCHERS_MAX: usize = 1_024;
 /// Part of the keys of torchrun itself, whichever launcher carries it.
 const LAUNCHERS_KEYS: &[u8] = b"torchelastic/";
 
@@ -50,7 +55,7 @@ const LAUNCHERS_KEYS: &[u8] = b"torchelastic/";
 pub struct Peer {
     /// The process id that it gave.
     pub process: u32,
-    /// The process, if there is one here.
+    /// The process, if it is one of this host.
     identity: Option<Identity>,
     /// The attempt that it belongs to.
     attempt: Attempt,
@@ -69,6 +74,8 @@ enum Attempt {
 enum Hidden {
     Unreadable,
     Overwritten,
+    /// The id is that of another process here.
+    Elsewhere,
 }
 
 /// A client whose attempt cannot be known, where it matters.
@@ -113,12 +120,15 @@ impl Hidden {
         match self {
             Hidden::Unreadable => "cannot be read",
             Hidden::Overwritten => "cannot be read any more, it has written over them",
+            Hidden::Elsewhere => "cannot be read (that id is another process's here)",
         }
     }
 
     fn remedy(self) -> &'static str {
         match self {
-            Hidden::Unreadable => "let agent and ranks run as one user in one process namespace",
+            Hidden::Unreadable | Hidden::Elsewhere => {
+                "let agent and ranks run as one user in one process namespace"
+            }
             Hidden::Overwritten => {
                 "start the ranks with SPT_NOENV=1, with which setproctitle leaves them alone, or \
                  let them set their title behind init_process_group"
@@ -132,93 +142,67 @@ impl Hidden {
 pub struct Attempts {
     /// No launcher restarts its ranks: processes are not read.
     is_single: bool,
-    /// Addresses of the door: ranks with another address are strangers.
-    listening: Mutex<Vec<SocketAddr>>,
-    reads: Arc<Semaphore>,
-    known: Arc<Mutex<Known>>,
+    looker: Arc<Looker>,
     hidden: Once,
     complaints: Mutex<Complaints>,
 }
 
-#[derive(Debug, Default)]
-struct Known {
-    attempts: BTreeMap<Identity, u32>,
-    /// The same, the oldest first.
-    order: VecDeque<Identity>,
-    launchers: BTreeSet<Identity>,
-    /// Whether there are launchers that cannot be seen.
-    unseen: bool,
-}
-
-impl Known {
-    fn remember(&mut self, process: Identity, attempt: u32) {
-        if self.attempts.insert(process, attempt).is_some() {
-            return;
-        }
-        self.order.push_back(process);
-        if self.order.len() > REMEMBERED_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.attempts.remove(&oldest);
-        }
-    }
+/// Looks at the processes of clients.
+#[derive(Debug)]
+struct Looker {
+    reads: Arc<Semaphore>,
+    sockets: Sockets,
+    known: Known,
 }
 
 impl Attempts {
     /// `is_single`: every client is of attempt 0.
-    pub fn new(is_single: bool) -> Attempts {
+    pub fn new(is_single: bool, notes: Notes) -> Attempts {
+        let reads = Arc::new(Semaphore::new(READS_MAX));
+        let looker = Looker { reads, sockets: Sockets::new(), known: Known::new(notes) };
         Attempts {
             is_single,
-            listening: Mutex::default(),
-            reads: Arc::new(Semaphore::new(READS_MAX)),
-            known: Arc::default(),
+            looker: Arc::new(looker),
             hidden: Once::new(),
             complaints: Mutex::default(),
         }
     }
 
-    /// Adds a listening address.
-    pub fn listen(&self, address: SocketAddr) {
-        let mut listening = self.listening.lock();
-        if !listening.contains(&address) {
-            listening.push(address);
-        }
-    }
-
-    /// Removes a listening address.
-    pub fn stop_listening(&self, address: SocketAddr) {
-        self.listening.lock().retain(|other| *other != address);
-    }
-
-    /// Reads a client's process, which gave this id; `None` if all are of attempt 0.
-    pub fn ask(&self, process: u32) -> Option<BoxFuture<'static, Peer>> {
+    /// Looks at a client's process, which gave this id; `None` if all are of attempt 0.
+    pub fn ask(&self, process: u32, connection: Connection) -> Option<BoxFuture<'static, Peer>> {
         if self.is_single {
             return None;
         }
-        let ports = self.listening.lock().clone();
-        let (reads, known) = (Arc::clone(&self.reads), Arc::clone(&self.known));
-        Some(Box::pin(of_process(process, ports, reads, known)))
+        Some(Box::pin(of_process(process, connection, Arc::clone(&self.looker))))
+    }
+
+    /// A process with this id has told its attempt, before it connects.
+    pub fn told(&self, process: u32, attempt: u32) {
+        if let Some(identity) = identity(process).filter(|_| !self.is_single) {
+            self.looker.known.told(identity, attempt);
+        }
     }
 
     /// Takes note of a key that a client uses: a launcher is known by its own. Answers
     /// whether it is one.
     pub fn meet_key(&self, peer: &Peer, key: &[u8]) -> bool {
-        if !key.windows(LAUNCHERS_KEYS.len()).any(|part| part == LAUNCHERS_KEYS) {
-            return false;
+        let is_launcher = key.windows(LAUNCHERS_KEYS.len()).any(|part| part == LAUNCHERS_KEYS);
+        if is_launcher {
+            self.looker.known.launches(peer.identity);
         }
-        let mut known = self.known.lock();
-        match peer.identity {
-            Some(identity) if known.launchers.len() < LAUNCHERS_MAX => {
-                known.launchers.insert(identity);
-            }
-            _ => known.unseen = true,
+        is_launcher
+    }
+
+    /// Goes on with what the agent before knew; `None` if that took no note of it.
+    pub fn restore(&self, notes: Option<AttemptNotes>) {
+        if let Some(notes) = notes {
+            self.looker.known.restore(notes);
         }
-        true
     }
 
     /// A launcher was known to the agent before.
     pub fn had_launcher(&self) {
-        self.known.lock().unseen = true;
+        self.looker.known.had_launcher();
     }
 
     /// Which attempt's keys this client gets; `newest` is the newest attempt that
@@ -228,13 +212,16 @@ impl Attempts {
             Attempt::Number(attempt) => return Ok(attempt),
             Attempt::Hidden { why, origin } => (why, origin),
         };
+        let known = &self.looker.known;
         let unknown = |suspicion| Err(Unknown { process: peer.process, why, suspicion });
         match origin {
             Origin::Attempt(attempt) => Ok(attempt),
             Origin::Launcher(launcher) => unknown(Suspicion::Launcher(launcher)),
             _ if newest > 0 => unknown(Suspicion::Newest(newest)),
             Origin::Unrestarted => Ok(0),
-            Origin::Unseen if self.known.lock().has_launchers() => unknown(Suspicion::SomeLauncher),
+            Origin::NoLauncher if known.has_lost() => unknown(Suspicion::SomeLauncher),
+            Origin::NoLauncher => Ok(0),
+            Origin::Unseen if known.has_launchers() => unknown(Suspicion::SomeLauncher),
             Origin::Unseen => {
                 self.hidden.call_once(|| {
                     warn!(
@@ -256,68 +243,78 @@ impl Attempts {
     }
 }
 
-impl Known {
-    fn has_launchers(&self) -> bool {
-        self.unseen || !self.launchers.is_empty()
-    }
-}
-
 /// Looks at the process that calls itself `process`.
-async fn of_process(
-    process: u32,
-    ports: Vec<SocketAddr>,
-    reads: Arc<Semaphore>,
-    known: Arc<Mutex<Known>>,
-) -> Peer {
+async fn of_process(process: u32, connection: Connection, looker: Arc<Looker>) -> Peer {
     let reading = async {
-        let turn = reads.acquire_owned().await.ok()?;
-        spawn_blocking(move || look(process, &ports, &known, turn)).await.ok()
+        let turn = Arc::clone(&looker.reads).acquire_owned().await.ok()?;
+        spawn_blocking(move || looker.look(process, &connection, turn)).await.ok()
     };
     let late = Attempt::Hidden { why: Hidden::Unreadable, origin: Origin::Unseen };
     let peer = tokio::time::timeout(READ_TIME_MAX, reading).await.ok().flatten();
     peer.unwrap_or(Peer { process, identity: None, attempt: late })
 }
 
-/// A read that hangs keeps its turn for as long as it does.
-fn look(
-    process: u32,
-    ports: &[SocketAddr],
-    known: &Mutex<Known>,
-    _turn: OwnedSemaphorePermit,
-) -> Peer {
-    let identity = identity(process);
-    let said = Variables::of(process).map(|variables| variables.say(ports));
-    let peer = |attempt| Peer { process, identity, attempt };
-    let why = match said {
-        Ok(Said::Ours(attempt)) => {
-            if let Some(identity) = identity {
-                known.lock().remember(identity, attempt);
+impl Looker {
+    /// A read that hangs keeps its turn for as long as it does.
+    fn look(&self, process: u32, connection: &Connection, _turn: OwnedSemaphorePermit) -> Peer {
+        let identity = identity(process);
+        let hidden = |identity, why, origin| {
+            let attempt = Attempt::Hidden { why, origin };
+            Peer { process, identity, attempt }
+        };
+        match (identity, self.sockets.client(process, connection)) {
+            (Some(identity), holder::Client::Itself) => self.look_at(identity),
+            (Some(_), holder::Client::Unproven) => {
+                // A launcher above it counts: the process may be the client.
+                let origin = match self.origin(process) {
+                    Origin::Launcher(launcher) => Origin::Launcher(launcher),
+                    _ => Origin::Unseen,
+                };
+                hidden(None, Hidden::Unreadable, origin)
             }
+            (Some(_), holder::Client::Another) => hidden(None, Hidden::Elsewhere, Origin::Unseen),
+            (None, _) => hidden(None, Hidden::Unreadable, Origin::Unseen),
+        }
+    }
+
+    fn look_at(&self, identity: Identity) -> Peer {
+        let (process, _) = identity;
+        let peer = |attempt| Peer { process, identity: Some(identity), attempt };
+        // It may be told later than it was started, as to a function that a launcher calls.
+        if let Some(attempt) = self.known.told_by(&identity) {
             return peer(Attempt::Number(attempt));
         }
-        Ok(Said::Others) => return peer(Attempt::Number(0)),
-        Ok(Said::Overwritten) => Hidden::Overwritten,
-        Err(_) => Hidden::Unreadable,
-    };
-    let (before, launchers) = {
-        let known = known.lock();
-        let before = identity.and_then(|identity| known.attempts.get(&identity).copied());
-        (before, known.launchers.clone())
-    };
-    match before {
-        // Known from its earlier connection.
-        Some(attempt) => peer(Attempt::Number(attempt)),
-        None => peer(Attempt::Hidden { why, origin: origin(process, ports, &launchers) }),
+        let why = match Variables::of(process).map(|variables| variables.say()) {
+            Ok(Said::Attempt(attempt)) => {
+                self.known.remember(identity, attempt);
+                return peer(Attempt::Number(attempt));
+            }
+            Ok(Said::Overwritten) => Hidden::Overwritten,
+            Err(_) => Hidden::Unreadable,
+        };
+        match self.known.attempt(&identity) {
+            // Known from its earlier connection.
+            Some(attempt) => peer(Attempt::Number(attempt)),
+            None => peer(Attempt::Hidden { why, origin: self.origin(process) }),
+        }
+    }
+
+    fn origin(&self, process: u32) -> Origin {
+        origin(process, &self.known.launchers())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+    use std::process::{Child, Command};
+
     use super::variables::RESTART_COUNT;
     use super::*;
 
-    fn ports() -> Vec<SocketAddr> {
-        vec!["127.0.0.1:29500".parse().unwrap()]
+    fn attempts() -> Attempts {
+        Attempts::new(false, Notes::default())
     }
 
     fn hidden(origin: Origin) -> Peer {
@@ -331,10 +328,10 @@ mod tests {
 
     #[test]
     fn a_client_that_says_nothing_is_of_attempt_0_only_if_that_is_certain() {
-        let attempts = Attempts::new(false);
+        let attempts = attempts();
         assert_eq!(attempts.judge(number(0), 2), Ok(0), "torchrun itself");
         assert_eq!(attempts.judge(hidden(Origin::Attempt(3)), 2), Ok(3), "as its parent says");
-        for origin in [Origin::Unrestarted, Origin::Unseen] {
+        for origin in [Origin::NoLauncher, Origin::Unrestarted, Origin::Unseen] {
             assert_eq!(attempts.judge(hidden(origin), 0), Ok(0), "{origin:?}");
             let unknown = attempts.judge(hidden(origin), 2).unwrap_err().to_string();
             for part in ["process 7", "attempt 2", "SPT_NOENV=1", "--single-attempt"] {
@@ -348,75 +345,130 @@ mod tests {
     #[test]
     fn a_launcher_is_known_by_its_keys_and_who_cannot_be_seen_may_be_its_rank() {
         for launcher in [number(0), Peer { identity: None, ..number(0) }] {
-            let attempts = Attempts::new(false);
+            let attempts = attempts();
             attempts.meet_key(&launcher, b"/default_pg/0//cpu//0/0");
             assert_eq!(attempts.judge(hidden(Origin::Unseen), 0), Ok(0));
             attempts.meet_key(&launcher, b"/id/torchelastic/role_info/0");
             let unknown = attempts.judge(hidden(Origin::Unseen), 0).unwrap_err().to_string();
             assert!(unknown.contains("a launcher like torchrun"), "{unknown}");
             // A process that no launcher started is no rank.
-            assert_eq!(attempts.judge(hidden(Origin::Unrestarted), 0), Ok(0));
+            assert_eq!(attempts.judge(hidden(Origin::NoLauncher), 0), Ok(0));
         }
     }
 
     #[test]
-    fn the_latest_processes_are_remembered() {
-        let mut known = Known::default();
-        let all = u64::try_from(REMEMBERED_MAX).unwrap() + 1;
-        (0..all).for_each(|started| known.remember((1, started), 5));
-        known.remember((1, all), 6);
-        assert_eq!((known.attempts.len(), known.order.len()), (REMEMBERED_MAX, REMEMBERED_MAX));
-        assert_eq!((known.attempts.get(&(1, 1)), known.attempts.get(&(1, all))), (None, Some(&6)));
+    fn a_process_may_be_the_rank_of_a_launcher_that_only_the_agent_before_knew() {
+        let attempts = attempts();
+        attempts.had_launcher();
+        let unknown = attempts.judge(hidden(Origin::NoLauncher), 0).unwrap_err().to_string();
+        assert!(unknown.contains("a launcher like torchrun"), "{unknown}");
+        assert_eq!(attempts.judge(hidden(Origin::Unrestarted), 0), Ok(0), "its launcher is seen");
+        assert_eq!(attempts.judge(hidden(Origin::Attempt(0)), 0), Ok(0));
     }
 
-    async fn look_at(process: u32, reads: usize, known: Known) -> Peer {
-        let (reads, known) = (Arc::new(Semaphore::new(reads)), Arc::new(Mutex::new(known)));
-        of_process(process, ports(), reads, known).await
+    /// A process that has the client's end of a connection; killed when dropped.
+    struct Client {
+        child: Child,
+        connection: Connection,
+        _server: TcpStream,
+    }
+
+    impl Client {
+        /// As a rank of this attempt, whose launcher has a store of its own.
+        fn start(attempt: u32) -> Client {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, peer) = listener.accept().unwrap();
+            let connection = Connection { peer, local: server.local_addr().unwrap() };
+            let mut command = Command::new("sleep");
+            command.arg("600").stdin(OwnedFd::from(client));
+            command.env("MASTER_PORT", "1").env(RESTART_COUNT, attempt.to_string());
+            let child = command.spawn().unwrap();
+            Client { child, connection, _server: server }
+        }
+
+        fn id(&self) -> u32 {
+            self.child.id()
+        }
+    }
+
+    impl Drop for Client {
+        fn drop(&mut self) {
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
+    }
+
+    fn looker(reads: usize) -> Arc<Looker> {
+        let reads = Arc::new(Semaphore::new(reads));
+        Arc::new(Looker { reads, sockets: Sockets::new(), known: Known::default() })
     }
 
     #[tokio::test(start_paused = true)]
     async fn whoever_gets_no_turn_to_be_read_is_hidden() {
-        let peer = look_at(std::process::id(), 0, Known::default()).await;
+        let client = Client::start(7);
+        let peer = of_process(client.id(), client.connection, looker(0)).await;
         let (why, origin) = (Hidden::Unreadable, Origin::Unseen);
         assert_eq!(peer.attempt, Attempt::Hidden { why, origin });
     }
 
     #[tokio::test]
     async fn a_process_that_is_not_there_hides_its_attempt() {
-        let peer = look_at(u32::MAX, 1, Known::default()).await;
+        let client = Client::start(7);
+        let peer = of_process(u32::MAX, client.connection, looker(1)).await;
         let (why, origin) = (Hidden::Unreadable, Origin::Unseen);
         assert_eq!((peer.attempt, peer.identity), (Attempt::Hidden { why, origin }, None));
     }
 
     #[tokio::test]
+    async fn an_id_that_is_another_processs_here_says_nothing_of_the_client() {
+        let (client, another) = (Client::start(1), Client::start(0));
+        for id in [another.id(), std::process::id()] {
+            let peer = of_process(id, client.connection, looker(1)).await;
+            assert_eq!(peer.identity, None, "{id}");
+            let Attempt::Hidden { origin: Origin::Unseen, .. } = peer.attempt else {
+                panic!("{id} counts as the client: {peer:?}")
+            };
+        }
+    }
+
+    #[tokio::test]
     async fn a_process_is_asked_for_what_it_was_started_with() {
-        let mut command = std::process::Command::new("cat");
-        command.env("MASTER_PORT", "29500").env(RESTART_COUNT, "7");
-        let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
-        // Until it has become the other program, it has our variables.
-        while look_at(child.id(), 1, Known::default()).await.attempt != Attempt::Number(7) {
-            tokio::task::yield_now().await;
-        }
-        child.kill().unwrap();
+        let client = Client::start(7);
+        let looker = looker(1);
+        let look = async || of_process(client.id(), client.connection, Arc::clone(&looker)).await;
+        assert_eq!(look().await.attempt, Attempt::Number(7));
+        let identity = identity(client.id()).unwrap();
+        assert_eq!(looker.known.attempt(&identity), Some(7));
+        // What it tells itself is newer.
+        looker.known.told(identity, 8);
+        assert_eq!(look().await.attempt, Attempt::Number(8));
+    }
+
+    #[test]
+    fn a_process_without_variables_has_the_attempt_that_is_known() {
+        let mut client = Client::start(7);
         // A process that is not waited for yet shows no variables, as one that wrote over them.
-        // Its earlier answer still counts.
-        loop {
-            let peer = look_at(child.id(), 1, Known::default()).await;
-            if let Attempt::Hidden { origin, .. } = peer.attempt {
-                assert_eq!(origin, Origin::Unrestarted);
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-        let mut known = Known::default();
-        known.remember(identity(child.id()).unwrap(), 7);
-        assert_eq!(look_at(child.id(), 1, known).await.attempt, Attempt::Number(7));
-        child.wait().unwrap();
+        client.child.kill().unwrap();
+        let identity = identity(client.id()).unwrap();
+        let look = || looker(1).look_at(identity);
+        let peer = std::iter::repeat_with(look).find(|peer| peer.attempt != Attempt::Number(7));
+        let peer = peer.expect("it ends");
+        let Attempt::Hidden { origin: Origin::NoLauncher, .. } = peer.attempt else {
+            panic!("{peer:?}")
+        };
+        let looker = looker(1);
+        looker.known.remember(identity, 7);
+        assert_eq!(looker.look_at(identity).attempt, Attempt::Number(7));
     }
 
     #[test]
     fn where_there_is_one_attempt_nobody_is_asked() {
-        assert!(Attempts::new(true).ask(7).is_none());
-        assert!(Attempts::new(false).ask(7).is_some());
+        let client = Client::start(0);
+        let asks = |is_single| {
+            let attempts = Attempts::new(is_single, Notes::default());
+            attempts.ask(7, client.connection).is_some()
+        };
+        assert!(!asks(true) && asks(false));
     }
 }

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use crate::keeper::state::Notes;
 use crate::namespace::Namespace;
 
 /// Namespaces that are kept in mind; keys of others go with their run.
@@ -32,6 +33,8 @@ struct Shared {
     changed: Notify,
     /// Notified when one side of a program's store has no connection left.
     store_left: Notify,
+    /// Where an agent that follows finds the namespaces that had clients.
+    notes: Notes,
 }
 
 /// One connection in a namespace, until it is dropped.
@@ -88,10 +91,24 @@ enum Due {
 }
 
 impl Presence {
+    /// No namespace has clients yet.
+    pub fn new(notes: Notes) -> Presence {
+        Presence(Arc::new(Shared { notes, ..Shared::default() }))
+    }
+
+    /// Goes on with the namespaces that had clients of the agent before.
+    pub fn restore(&self, namespaces: Vec<Namespace>) {
+        let mut account = self.0.account.lock();
+        namespaces.into_iter().for_each(|namespace| account.restore(namespace, Instant::now()));
+    }
+
     /// Counts one more connection in this namespace.
     pub fn enter(&self, namespace: Namespace) -> Result<Guest, BeingCollected> {
         let (counted, first) = self.0.account.lock().enter(&namespace, Instant::now())?;
         if first {
+            if !namespace.is_of_store() {
+                self.note();
+            }
             self.0.changed.notify_one();
         }
         Ok(Guest { presence: self.clone(), namespace, counted })
@@ -147,6 +164,11 @@ impl Presence {
         let now = Instant::now();
         let retry_at = |pause| now.checked_add(pause).unwrap_or(now);
         self.0.account.lock().settle(deleted.map_err(retry_at));
+        self.note();
+    }
+
+    fn note(&self) {
+        self.0.notes.namespaces(|| self.0.account.lock().namespaces());
     }
 }
 
@@ -188,6 +210,17 @@ impl Account {
         }
         self.visited.insert(namespace.clone(), Visits { guests: 1, came: now, left: now });
         Ok((true, true))
+    }
+
+    fn restore(&mut self, namespace: Namespace, now: Instant) {
+        if self.visited.len() < NAMESPACES_MAX {
+            self.visited.entry(namespace).or_insert(Visits { guests: 0, came: now, left: now });
+        }
+    }
+
+    /// Those that had clients; stores of programs are noted apart.
+    fn namespaces(&self) -> Vec<Namespace> {
+        self.visited.keys().filter(|namespace| !namespace.is_of_store()).cloned().collect()
     }
 
     /// Whether it was the last.

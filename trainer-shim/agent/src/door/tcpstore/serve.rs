@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use super::attempt::Attempts;
+use super::attempt::{AttemptNotes, Attempts};
 use super::budget::Budget;
 use super::ending::{Drain, Fence};
 use super::limits::Limits;
@@ -28,6 +28,7 @@ use super::visibility::Visibility;
 use crate::guard::Guard;
 use crate::keeper::link::Accepted;
 use crate::keeper::recorder::{Recorded, Recorder};
+use crate::keeper::state::Notes;
 use crate::namespace::Namespace;
 use crate::ports::Listener;
 use crate::process::Connection;
@@ -102,6 +103,11 @@ impl Handle {
         self.0.clients.load(Ordering::Relaxed)
     }
 
+    /// A process with this id has told its attempt, and is about to connect.
+    pub(crate) fn told_attempt(&self, process: u32, attempt: u32) {
+        self.0.attempts.told(process, attempt);
+    }
+
     /// Which namespaces have clients, and which of them are over.
     pub(crate) fn presence(&self) -> &Presence {
         &self.0.presence
@@ -131,18 +137,19 @@ impl Handle {
 impl Door {
     /// A door to the keys of `scope`.
     pub fn new(client: Client, scope: Scope, options: Options) -> Door {
-        Door::going_on(client, scope, options, Unclaimed::default())
+        Door::going_on(client, scope, options, Unclaimed::default(), Notes::default())
     }
 
-    /// A door that goes on where another one was, which had sent this.
+    /// A door that goes on where another one was, which had sent this; with notes for the next.
     pub(crate) fn going_on(
         client: Client,
         scope: Scope,
         options: Options,
         unclaimed: Unclaimed,
+        notes: Notes,
     ) -> Door {
         let limits = &options.limits;
-        let attempts = Attempts::new(options.single_attempt);
+        let attempts = Attempts::new(options.single_attempt, notes.clone());
         let free = limits.budget_free_bytes;
         let budget = Budget::new("budget_bytes_max", limits.budget_bytes_max, free);
         let waits = limits.wait_budget_bytes_max;
@@ -156,7 +163,7 @@ impl Door {
             open: watch::Sender::new(0),
             clients: AtomicUsize::new(0),
             attempts,
-            presence: Presence::default(),
+            presence: Presence::new(notes),
             roster: Roster::default(),
             visibility: Visibility::new(),
             beat: Beat::new(),
@@ -192,10 +199,6 @@ impl Door {
         restored: Restored,
         shutdown: CancellationToken,
     ) {
-        let address = listener.address();
-        if let Some(address) = address {
-            self.0.attempts.listen(address);
-        }
         let mapping = self.mapping(namespace);
         let mut connections = JoinSet::new();
         for (task, peer) in restored.0 {
@@ -230,9 +233,6 @@ impl Door {
             }
         }
         drop(listener);
-        if let Some(address) = address {
-            self.0.attempts.stop_listening(address);
-        }
         while let Some(ended) = connections.join_next().await {
             report_panic(ended);
         }
@@ -257,9 +257,14 @@ impl Door {
         Restored(restored.collect())
     }
 
-    /// Connections that are taken up may have come here.
-    pub(crate) fn listens(&self, address: SocketAddr) {
-        self.0.attempts.listen(address);
+    /// Goes on with what the agent before knew of attempts, if it took note of that.
+    pub(crate) fn restore_attempts(
+        &self,
+        attempts: Option<AttemptNotes>,
+        namespaces: Vec<Namespace>,
+    ) {
+        self.0.attempts.restore(attempts);
+        self.0.presence.restore(namespaces);
     }
 
     /// No other agent takes up messages that the agent before had sent.
@@ -298,9 +303,8 @@ impl Door {
         };
         let door = mapping.namespace.name().map_or("", Name::as_str);
         let entry = self.0.roster.enter(ends, door);
-        let is_local = ends.local.ip() == peer.ip();
         let (shared, mapping) = (Arc::clone(&self.0), mapping.clone());
-        Some(Task::new(shared, stream, entry, mapping, guest, recorder, is_local))
+        Some(Task::new(shared, stream, entry, mapping, guest, recorder, ends))
     }
 }
 

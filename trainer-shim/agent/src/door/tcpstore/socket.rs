@@ -40,6 +40,7 @@ use super::presence::Guest;
 use super::serve::Shared;
 use super::visibility::Sender;
 use crate::keeper::recorder::{Base, Recorder};
+use crate::process::Connection as Ends;
 use crate::roster::Entry;
 
 /// Read at once, and at most this many times before others get their turn.
@@ -53,6 +54,7 @@ pub(super) struct Task {
     /// Its writes are lost with the session under which it was opened.
     client: Client,
     stream: Arc<TcpStream>,
+    ends: Ends,
     entry: Entry,
     decoder: Decoder,
     connection: Connection,
@@ -103,8 +105,7 @@ impl Drop for Task {
 }
 
 impl Task {
-    /// A connection that has just been accepted. `local`: its client is a
-    /// process of this host.
+    /// A connection that has just been accepted.
     pub(super) fn new(
         shared: Arc<Shared>,
         stream: TcpStream,
@@ -112,7 +113,7 @@ impl Task {
         mapping: Mapping,
         guest: Guest,
         recorder: Recorder,
-        local: bool,
+        ends: Ends,
     ) -> Task {
         shared.open.send_modify(|open| *open += 1);
         let stream = Arc::new(stream);
@@ -124,6 +125,7 @@ impl Task {
             is_dry: false,
             is_taken_in: false,
             stream,
+            ends,
             entry,
             decoder: Decoder::new(shared.options.limits.clone()),
             connection: Connection::new(mapping),
@@ -137,7 +139,7 @@ impl Task {
             wait_began: None,
             pace: Pace::default(),
             is_client: false,
-            may_tell_attempt: local,
+            may_tell_attempt: ends.local.ip() == ends.peer.ip(),
             asking: None,
             peer: None,
             guest,
@@ -319,7 +321,7 @@ impl Task {
             self.shared.clients.fetch_add(1, Ordering::Relaxed);
         }
         if let (true, Message::Ping { nonce }) = (self.may_tell_attempt, message) {
-            self.asking = self.shared.attempts.ask(*nonce);
+            self.asking = self.shared.attempts.ask(*nonce, self.ends);
         }
         if let (Some((peer, left @ 1..)), Some(key)) = (&mut self.peer, message.first_key()) {
             *left -= 1;

@@ -6,10 +6,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
 
-use super::variables::{Said, Variables};
+use super::variables::Variables;
 
 const ANCESTORS_MAX: usize = 128;
 /// Words of a command line that are looked at.
@@ -38,7 +37,9 @@ pub type Identity = (u32, u64);
 pub enum Origin {
     /// An ancestor whose variables give the attempt of all its descendants.
     Attempt(u32),
-    /// No launcher that restarts its ranks.
+    /// No launcher that can be seen to be one.
+    NoLauncher,
+    /// A launcher that never restarts its ranks.
     Unrestarted,
     /// A launcher that may restart it: this process.
     Launcher(u32),
@@ -70,12 +71,12 @@ pub fn identity(process: u32) -> Option<Identity> {
 }
 
 /// Looks at the ancestors of a process. `launchers` are known to be some.
-pub fn origin(process: u32, ports: &[SocketAddr], launchers: &BTreeSet<Identity>) -> Origin {
+pub fn origin(process: u32, launchers: &BTreeSet<Identity>) -> Origin {
     let Some(mut stat) = Stat::of(process) else { return Origin::Unseen };
     for _ in 0..ANCESTORS_MAX {
         let process = stat.parent;
         if process == 0 {
-            return Origin::Unrestarted;
+            return Origin::NoLauncher;
         }
         let Some(next) = Stat::of(process) else { return Origin::Unseen };
         stat = next;
@@ -90,7 +91,7 @@ pub fn origin(process: u32, ports: &[SocketAddr], launchers: &BTreeSet<Identity>
         if launchers.contains(&(process, stat.started)) {
             return Origin::Launcher(process);
         }
-        if let Some(Said::Ours(attempt)) = variables.map(|variables| variables.say(ports)) {
+        if let Some(attempt) = variables.and_then(|variables| variables.say_of_rank()) {
             return Origin::Attempt(attempt);
         }
     }
@@ -213,10 +214,10 @@ mod tests {
     fn a_process_without_a_launcher_above_it_was_never_restarted() {
         let own = std::process::id();
         let parent = Stat::of(own).unwrap().parent;
-        assert_eq!(origin(own, &[], &BTreeSet::new()), Origin::Unrestarted);
+        assert_eq!(origin(own, &BTreeSet::new()), Origin::NoLauncher);
         let launchers = BTreeSet::from([identity(parent).unwrap()]);
-        assert_eq!(origin(own, &[], &launchers), Origin::Launcher(parent));
-        assert_eq!(origin(u32::MAX, &[], &launchers), Origin::Unseen);
+        assert_eq!(origin(own, &launchers), Origin::Launcher(parent));
+        assert_eq!(origin(u32::MAX, &launchers), Origin::Unseen);
         assert_eq!(identity(u32::MAX), None);
     }
 }

@@ -6,25 +6,22 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::SocketAddr;
 use std::path::Path;
 
 /// torchrun's count of restarts, in the environment of the ranks it starts.
 pub const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
+/// In the environment of the ranks that torchrun starts, and of no other process above them.
+const LAUNCH: &str = "TORCHELASTIC_RUN_ID";
 /// In the environment of ranks whose launcher opens a namespace for each
 /// attempt: their count of restarts may differ from node to node.
 const OWN_NAMESPACE: &str = "HOLDFAST_NAMESPACE";
-/// Where a command meets its agent that keeps its MASTER_ADDR.
-const STORE: &str = "HOLDFAST_TCPSTORE";
 const READ_BYTES_MAX: u64 = 1024 * 1024;
 
 /// The attempt in a process's variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
-    /// They are those of a process that was sent to this agent: this attempt.
-    Ours(u32),
-    /// They are those of another process, which no launcher restarts here.
-    Others,
+    /// This one; 0 for a process that no launcher restarts.
+    Attempt(u32),
     /// They are not as the process was given them.
     Overwritten,
 }
@@ -56,25 +53,28 @@ impl Variables {
         all.split(|byte| *byte == 0).all(|one| one.iter().skip(1).any(|byte| *byte == b'='))
     }
 
-    /// The attempt in them, for an agent that listens there. Process ids of
-    /// another process namespace name strangers: one that was not sent to this
-    /// agent counts as never restarted.
-    pub fn say(&self, ports: &[SocketAddr]) -> Said {
-        let is_port = |port: &str| {
-            let port = port.parse::<u16>().ok();
-            ports.iter().any(|address| Some(address.port()) == port)
-        };
-        // Under `--keep-master-addr` it is the other variable that leads here.
-        let store = self.get(STORE).and_then(|store| Some(store.rsplit_once(':')?.1));
-        let is_ours = [self.get("MASTER_PORT"), store].into_iter().flatten().any(is_port);
-        let count = self.get(RESTART_COUNT).map(|count| count.parse().unwrap_or(0));
-        match count {
-            _ if is_ours && self.get(OWN_NAMESPACE).is_some() => Said::Ours(0),
-            Some(count) if is_ours => Said::Ours(count),
-            _ if !self.are_whole() => Said::Overwritten,
-            _ if is_ours => Said::Ours(0),
-            _ => Said::Others,
+    /// The attempt in them, whatever address they name: a launcher's ranks may use other stores than
+    /// that of the launcher.
+    pub fn say(&self) -> Said {
+        match (self.attempt(), self.are_whole()) {
+            (Some(attempt), _) => Said::Attempt(attempt),
+            (None, true) => Said::Attempt(0),
+            (None, false) => Said::Overwritten,
         }
+    }
+
+    /// The attempt that a launcher gave to this process, and to all that it starts. `run` gives the
+    /// count 0 to its command, which may be a launcher.
+    pub fn say_of_rank(&self) -> Option<u32> {
+        let is_rank = |attempt: &u32| *attempt > 0 || self.get(LAUNCH).is_some();
+        self.attempt().filter(is_rank)
+    }
+
+    fn attempt(&self) -> Option<u32> {
+        if self.get(OWN_NAMESPACE).is_some() {
+            return Some(0);
+        }
+        self.get(RESTART_COUNT).map(|count| count.parse().unwrap_or(0))
     }
 }
 
@@ -82,43 +82,50 @@ impl Variables {
 mod tests {
     use super::*;
 
-    fn ports() -> Vec<SocketAddr> {
-        vec!["127.0.0.1:29500".parse().unwrap(), "127.0.0.1:29501".parse().unwrap()]
-    }
-
     fn said(variables: &[u8]) -> Said {
-        Variables(variables.to_vec()).say(&ports())
+        Variables(variables.to_vec()).say()
     }
 
     #[test]
     fn the_attempt_of_a_rank_is_torchruns_restart_count() {
-        for (variables, expected) in [
-            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=2\0", Said::Ours(2)),
-            ("TORCHELASTIC_RESTART_COUNT=1\0X=\0MASTER_PORT=29501\0", Said::Ours(1)),
-            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=0\0", Said::Ours(0)),
+        for (variables, attempt) in [
+            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=2\0", 2),
+            ("TORCHELASTIC_RESTART_COUNT=1\0X=\0MASTER_PORT=29501\0", 1),
+            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=0\0", 0),
             // torchrun itself, and programs without it.
-            ("MASTER_PORT=29500\0", Said::Ours(0)),
-            (
-                "MASTER_PORT=1\0HOLDFAST_TCPSTORE=127.0.0.1:29500\0TORCHELASTIC_RESTART_COUNT=2\0",
-                Said::Ours(2),
-            ),
+            ("MASTER_PORT=29500\0", 0),
+            ("HOME=/root\0", 0),
+            // The launcher's own store is at that port; its ranks use this agent by another address.
+            ("MASTER_PORT=1\0TORCHELASTIC_RESTART_COUNT=2\0", 2),
+            ("TORCHELASTIC_RESTART_COUNT=2\0", 2),
             // Its launcher keeps the attempts apart.
-            (
-                "MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=2\0HOLDFAST_NAMESPACE=n\0",
-                Said::Ours(0),
-            ),
-            // Another launcher's rank.
-            ("MASTER_PORT=1\0TORCHELASTIC_RESTART_COUNT=2\0", Said::Others),
-            ("TORCHELASTIC_RESTART_COUNT=2\0", Said::Others),
+            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=2\0HOLDFAST_NAMESPACE=n\0", 0),
             // Values that are no number.
-            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=-1\0", Said::Ours(0)),
-            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=\0", Said::Ours(0)),
-            ("MASTER_PORT=29500\0XTORCHELASTIC_RESTART_COUNT=2\0", Said::Ours(0)),
+            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=-1\0", 0),
+            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=\0", 0),
+            ("MASTER_PORT=29500\0XTORCHELASTIC_RESTART_COUNT=2\0", 0),
         ] {
-            assert_eq!(said(variables.as_bytes()), expected, "{variables:?}");
+            assert_eq!(said(variables.as_bytes()), Said::Attempt(attempt), "{variables:?}");
         }
         let no_text = b"MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=\xff\0";
-        assert_eq!(said(no_text), Said::Ours(0));
+        assert_eq!(said(no_text), Said::Attempt(0));
+    }
+
+    #[test]
+    fn what_a_rank_starts_has_its_attempt_and_what_a_command_starts_has_none() {
+        for (variables, expected) in [
+            ("TORCHELASTIC_RESTART_COUNT=2\0TORCHELASTIC_RUN_ID=none\0", Some(2)),
+            ("TORCHELASTIC_RESTART_COUNT=0\0TORCHELASTIC_RUN_ID=none\0", Some(0)),
+            ("TORCHELASTIC_RESTART_COUNT=2\0", Some(2)),
+            // As `run` starts its command.
+            ("TORCHELASTIC_RESTART_COUNT=0\0MASTER_PORT=29500\0", None),
+            ("TORCHELASTIC_RUN_ID=none\0", None),
+            ("HOLDFAST_NAMESPACE=n\0TORCHELASTIC_RUN_ID=none\0", Some(0)),
+            ("HOME=/root\0", None),
+        ] {
+            let variables = Variables(variables.as_bytes().to_vec());
+            assert_eq!(variables.say_of_rank(), expected, "{variables:?}");
+        }
     }
 
     #[test]
@@ -140,7 +147,7 @@ mod tests {
         // The needed part is still there.
         assert_eq!(
             said(b"a title\0MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=3\0"),
-            Said::Ours(3)
+            Said::Attempt(3)
         );
     }
 }
