@@ -6,7 +6,7 @@ INIT_METHOD is `env://`, an address, or `kept-master-addr`: then rank 0 binds MA
 purpose of its own, as some programs do, and the store is the one that HOLDFAST_TCPSTORE names. With
 `second-store` it takes its steps in a store of its own at MASTER_PORT + 1, whose master is rank 0,
 as NVRx's examples do; `second-store-without-libuv` has the other of PyTorch's two servers.
-With `nccl` all ranks share a GPU.
+With `nccl` all ranks share a GPU. With `localhost` the program sets MASTER_ADDR to that.
 With `accelerate` and `deepspeed` the group is formed as programs for these do; with `lightning` and
 `ray` the program starts its two ranks itself, as those do.
 
@@ -107,6 +107,8 @@ def form_group(method: str) -> dist.Store:
         deepspeed.init_distributed(dist_backend="gloo", timeout=PATIENCE)
         return dist.distributed_c10d._get_default_store()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if method == "localhost":
+        os.environ["MASTER_ADDR"], method = "localhost", "env://"
     if method == "nccl":
         # NCCL takes each rank for a host of its own.
         os.environ.update(NCCL_HOSTID=f"host-{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_NET="Socket", NCCL_NVLS_ENABLE="0")

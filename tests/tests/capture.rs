@@ -115,6 +115,22 @@ async fn a_torchrun_in_a_script_serves_its_ranks_a_store_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ranks_meet_in_the_store_of_their_launcher_by_any_name_of_this_host() {
+    let (mut cluster, folder) = (Cluster::start(1).await, with_hook());
+    let mut job = Job::new(&cluster, &Torch::newest(), "names");
+    let script = "unset PET_RDZV_ENDPOINT; exec \"$0\" -m torch.distributed.run --master-addr=127.0.0.1 \
+                  --master-port=$PORT --nproc-per-node=2 \"$@\"";
+    let words = ["sh", "-c", script, "PYTHON", "JOB", "localhost"];
+    let mut command = job.command(&cluster, &[], &words);
+    command.env("PORT", cluster.port().to_string()).env("PYTHONPATH", folder.path());
+    job.start(&mut cluster, command);
+    job.first().says("attempt 0 step").await;
+    let keys = cluster.cli_ok(&["--job", "names", "kv", "list", "@127.0.0.1."]).await;
+    assert!(keys.contains("beat/1/1") && keys.contains("torchelastic"), "{keys}");
+    job.finishes("with 2 ranks").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_older_torch_with_variables_that_the_program_sets() {
     is_captured_on_older_torch("variables").await;
 }
@@ -177,6 +193,26 @@ if not hasattr(builtins, 'tried'):
     raise ImportError('half imported')
 ";
 
+/// Prints whether the hook has left both kinds of stores alone.
+const WITHOUT_A_PART: &str = "
+import sys, types
+import holdfast_capture
+
+class Store:
+    host = port = property(lambda self: None)
+    def __init__(self): pass
+
+class FileStore(Store):
+    def __init__(self): pass
+
+before = Store.__init__, FileStore.__init__
+name = 'torch._C._distributed_c10d'
+sys.modules[name] = types.SimpleNamespace(TCPStore=Store, FileStore=FileStore)
+rendezvous = types.SimpleNamespace(_create_c10d_store=print)
+holdfast_capture.attempt(holdfast_capture.change, rendezvous)
+print(Store.__init__ is before[0], FileStore.__init__ is before[1])
+";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_hook_breaks_no_program_and_costs_little_without_pytorch() {
     let folder = with_hook();
@@ -206,6 +242,26 @@ async fn the_hook_breaks_no_program_and_costs_little_without_pytorch() {
         let ended = run(variables, loaded).await;
         assert_eq!((ended.code, ended.stdout.trim()), (Some(0), expected), "{ended:?}");
     }
+    let names = "
+import holdfast_capture
+for host in ('localhost', 'LOCALHOST', '[::1]', '127.0.0.2', '::ffff:127.0.0.1', '0.0.0.0', 'node0', '10.0.0.1', None):
+    print(holdfast_capture.of_launcher(host, 29400), end=' ')
+print(holdfast_capture.of_launcher('localhost', 29401))";
+    let rank = [("TORCHELASTIC_RUN_ID", "x"), ("MASTER_PORT", "29400")];
+    for (address, expected) in [
+        (Some("127.0.0.1"), "True True True True True True False False False False"),
+        (Some("Node0"), "False False False False False False True False False False"),
+        (None, "False False False False False False False False False False"),
+    ] {
+        let address = address.map(|address| ("MASTER_ADDR", address));
+        let variables: Vec<_> = rank.into_iter().chain(address).chain([control]).collect();
+        let ended = run(&variables, names).await;
+        assert_eq!((ended.code, ended.stdout.trim()), (Some(0), expected), "{ended:?}");
+    }
+    // A PyTorch that lacks a part of what is changed stays as it is.
+    let ended = run(&[control], WITHOUT_A_PART).await;
+    assert_eq!((ended.code, ended.stdout.trim()), (Some(0), "True True"), "{ended:?}");
+    assert!(ended.stderr.contains("are not on Holdfast: AttributeError"), "{ended:?}");
     // The program sees its own error; later it is notified that the hook is of no use,
     // and goes on.
     let twice = "

@@ -35,6 +35,9 @@ SILENCE_SAID_AFTER = 5.0
 FILE_NAME_MAX = 200
 """Characters of a file's name that are shown."""
 
+LOCAL_NAMES = ("", "localhost", "localhost.localdomain", "ip6-localhost")
+"""Names of this host's loopback. Its addresses mean the same, and so do those that stand for every interface."""
+
 STARTED_WITH = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
 """The address that the launcher of this process told it."""
 
@@ -100,13 +103,15 @@ def change(rendezvous):
     import threading
     import weakref
 
-    from torch._C._distributed_c10d import TCPStore
+    from torch._C._distributed_c10d import FileStore, TCPStore
 
     if getattr(TCPStore.__init__, "holdfast_original", None) is not None:
         return
-    original = TCPStore.__init__
+    # All that is changed is looked up first: a PyTorch that lacks a part of it stays as it is.
+    original, of_file = TCPStore.__init__, FileStore.__init__
     names, places = weakref.WeakKeyDictionary(), {}
     host, port = TCPStore.host.fget, TCPStore.port.fget
+    create, uses_agent = rendezvous._create_c10d_store, rendezvous._torchelastic_use_agent_store
 
     def __init__(self, *args, **kwargs):
         wanted = Wanted.read(args, kwargs)
@@ -135,7 +140,6 @@ def change(rendezvous):
     TCPStore.port = property(lambda self: name_of(self)[1], doc=TCPStore.port.__doc__)
     # Rank 0 of a store that is the program's own is its master: only the agent's has none.
     own = threading.local()
-    create, uses_agent = rendezvous._create_c10d_store, rendezvous._torchelastic_use_agent_store
 
     def _create_c10d_store(*args, **kwargs):
         own.creates = not of_launcher(*args[:2])
@@ -150,14 +154,11 @@ def change(rendezvous):
     _create_c10d_store.__doc__ = create.__doc__
     rendezvous._create_c10d_store = _create_c10d_store
     rendezvous._torchelastic_use_agent_store = _torchelastic_use_agent_store
-    name_files()
+    FileStore.__init__ = named(of_file)
 
 
-def name_files():
+def named(original):
     """A store in a file stays one, and the program is told so once."""
-    from torch._C._distributed_c10d import FileStore
-
-    original = FileStore.__init__
     told = []
 
     def __init__(self, *args, **kwargs):
@@ -173,12 +174,29 @@ def name_files():
         return original(self, *args, **kwargs)
 
     __init__.__doc__ = original.__doc__
-    FileStore.__init__ = __init__
+    return __init__
 
 
 def of_launcher(host=None, port=None):
     """Whether this is the store that torchrun has opened for its ranks, which makes none of them its master."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and STARTED_WITH == (host, str(port))
+    if "TORCHELASTIC_RUN_ID" not in os.environ or None in STARTED_WITH:
+        return False
+    return (meaning(host), str(port)) == (meaning(STARTED_WITH[0]), STARTED_WITH[1])
+
+
+def meaning(host):
+    """The host as the agent compares it, to which all names of this host's loopback are one."""
+    import ipaddress
+
+    host = str(host).strip("[]").lower()
+    if host in LOCAL_NAMES:
+        return "localhost"
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    address = getattr(address, "ipv4_mapped", None) or address
+    return "localhost" if address.is_loopback or address.is_unspecified else str(address)
 
 
 class Wanted:
