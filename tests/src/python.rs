@@ -156,6 +156,19 @@ impl Torch {
     }
 }
 
+/// A folder for PYTHONPATH, in which a Python without the wheel finds its hook alone.
+///
+/// # Panics
+///
+/// If the disk is full.
+pub fn with_hook() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder for a file");
+    let hook = binaries::workspace().join("trainer-shim/python");
+    let text = format!("import site; site.addsitedir({:?})\n", hook.display().to_string());
+    std::fs::write(folder.path().join("sitecustomize.py"), text).expect("a folder of its own");
+    folder
+}
+
 /// The path of a script beside the tests.
 pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(name)

@@ -1,8 +1,8 @@
-//! Ranks whose attempt the agent cannot read: real PyTorch, and processes that have
-//! written over their variables, as setproctitle leaves them.
+//! Attempts of ranks with real PyTorch: of those that reach the agent by its address, and of those
+//! that have written over their variables, as setproctitle leaves them.
 
 use holdfast_tests::job::TORCHRUN;
-use holdfast_tests::python::script;
+use holdfast_tests::python::{script, with_hook};
 use holdfast_tests::{Cluster, Job, Torch};
 
 /// Runs `RANK=N COMMAND` for two ranks.
@@ -86,4 +86,38 @@ async fn ranks_of_a_torchrun_that_does_not_restart_them_may_hide() {
 async fn ranks_may_hide_where_the_agent_is_told_that_there_is_one_attempt() {
     let options = ["--nproc-per-node=2", "--max-restarts=1"];
     goes_on(&["--single-attempt"], &[&TORCHRUN[..], &options].concat()).await;
+}
+
+/// Under a torchrun in a script, which has a store of its own and restarts its ranks, the ranks use
+/// the agent by its address.
+async fn has_attempts_at_the_agents_address(torch: &Torch, variables: &[(&str, &str)]) {
+    let mut cluster = Cluster::start(1).await;
+    let mut job = Job::new(&cluster, torch, "elsewhere");
+    let address = format!("127.0.0.1:{}", cluster.port());
+    let script = "exec \"$0\" -m torch.distributed.run --standalone --max-restarts=1 \
+                  --monitor-interval=0.1 --nproc-per-node=2 \"$@\"";
+    let method = format!("tcp://{address}");
+    let words = ["sh", "-c", script, "PYTHON", "JOB", &method];
+    let mut command = job.command(&cluster, &["--tcpstore", &address], &words);
+    command.envs(variables.iter().copied());
+    job.start(&mut cluster, command);
+    job.first().says("attempt 0 step").await;
+    job.order("fail-0");
+    job.first().says("attempt 1 step").await;
+    let keys = cluster.cli_ok(&["--job", "elsewhere", "kv", "list"]).await;
+    assert!(keys.lines().any(|line| line.starts_with("@#1:") && line.contains("beat")), "{keys}");
+    job.finishes("with 2 ranks in attempt 1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restarted_ranks_that_name_the_agent_have_keys_of_their_own() {
+    let folder = with_hook();
+    let path = folder.path().display().to_string();
+    has_attempts_at_the_agents_address(&Torch::newest(), &[("PYTHONPATH", &path)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restarted_ranks_of_an_older_torch_that_name_the_agent_have_keys_of_their_own() {
+    let Some(torch) = Torch::older().filter(|torch| torch.version >= (2, 7)) else { return };
+    has_attempts_at_the_agents_address(&torch, &[]).await;
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdfast_tests::command::{Command, process_at};
-use holdfast_tests::python::{Script, script};
+use holdfast_tests::python::{Script, script, with_hook};
 use holdfast_tests::tcpstore::TcpStore;
 use holdfast_tests::{Cluster, Ended, Job, Torch, binaries, eventually};
 use nix::sys::signal::{Signal, kill};
@@ -59,15 +59,6 @@ async fn is_captured(torch: &Torch, how: &str, variables: &[(&str, &str)]) {
     program.finish();
     program.script.says("pair 1 step").await;
     program.script.succeeds().await;
-}
-
-/// In which a Python without the wheel finds its hook alone.
-fn with_hook() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a folder for a file");
-    let hook = binaries::workspace().join("trainer-shim/python");
-    let text = format!("import site; site.addsitedir({:?})\n", hook.display().to_string());
-    std::fs::write(folder.path().join("sitecustomize.py"), text).expect("a folder of its own");
-    folder
 }
 
 async fn is_captured_on_older_torch(how: &str) {

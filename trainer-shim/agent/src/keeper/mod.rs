@@ -20,7 +20,7 @@
 //! | `recorder` | one TCPStore connection, written down |
 //! | `counters` | how far a connection was read and written, as the kernel counts |
 //! | `ledger` | the session: sequences, and the commands in flight |
-//! | `state` | the agent: run, lease, name, stores of programs |
+//! | `state` | the agent: run, lease, name, stores of programs, attempts of clients |
 //! | `pace` | how soon an agent is started again |
 //!
 //! # Why nothing is lost or done twice
