@@ -92,7 +92,9 @@ fn has(process: u32, inode: u64) -> Has {
     };
     let socket = format!("socket:[{inode}]");
     let mut answer = Has::No;
-    for file in files.take(FILES_MAX) {
+    // The newest first: the connection is new, and the process may have thousands.
+    let files: Vec<_> = files.take(FILES_MAX).collect();
+    for file in files.into_iter().rev() {
         // A file may be closed meanwhile.
         match file.and_then(|file| fs::read_link(file.path())) {
             Ok(target) if target.as_os_str() == socket.as_str() => return Has::Yes,
