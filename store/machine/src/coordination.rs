@@ -17,6 +17,7 @@ use crate::round::tally::Standing;
 use crate::round::{Base, Block, Round, RoundKey};
 
 pub(crate) mod act;
+mod deferred;
 mod fence;
 mod membership;
 mod read;

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use allocation_counter::{AllocationInfo, measure};
+use holdfast_api::hold::HELD_DEADLINE_MS;
 use holdfast_api::*;
 use holdfast_machine::{FEATURE_LEVEL, Machine};
 
@@ -299,4 +300,127 @@ fn incidents_leave_nothing_behind() {
         };
         apply(machine, vec![Command::Round(arrive)]);
     });
+}
+
+/// A generation that all processes of a job hold, in which the agents know of no exit.
+fn held(processes: u32) -> Machine {
+    let mut machine = job(processes);
+    let hold = Some(Hold { form_ms_max: 0, ..Hold::default() });
+    let deadline = Some(Deadline { after_ms: HELD_DEADLINE_MS, then: AtDeadline::Fail });
+    let terms = Terms { conclusion: Conclusion::Form, hold, deadline, ..Terms::default() };
+    arrive_together(&mut machine, "comm", 0..processes, 1, &terms);
+    machine
+}
+
+/// Processes arrive with one command, though each host has a lease of its own: those of the
+/// first host, then those of the next.
+fn arrive_together(
+    machine: &mut Machine,
+    round: &str,
+    processes: std::ops::Range<u32>,
+    call: u64,
+    terms: &Terms,
+) {
+    let commands = processes.map(|process| {
+        let incarnation = u64::from(process) + 1;
+        let arrival =
+            Arrival { process, incarnation, call, ack: call, payload: "".into(), holds: 0 };
+        Command::Round(RoundCommand::Arrive {
+            lease: lease(process),
+            round: round.into(),
+            terms: Box::new(terms.clone()),
+            arrivals: vec![arrival],
+        })
+    });
+    let commands: Vec<Command> = commands.collect();
+    for answer in apply(machine, commands) {
+        let Outcome::Round(RoundOutcome::Arrived(answers)) = answer.outcome else {
+            panic!("{answer:?}")
+        };
+        assert!(matches!(answers[..], [ArrivalAnswer::Waiting { .. }]), "{answers:?}");
+    }
+}
+
+/// Bytes, for each member, of the end of all members of a revoked generation that have
+/// not stopped in time.
+fn cost_of_not_stopping(processes: u32) -> u64 {
+    let mut machine = held(processes);
+    let revoke = RoundCommand::Revoke {
+        scope: Scope::default(),
+        generation: 1,
+        by: None,
+        reason: "a test".to_owned(),
+    };
+    apply(&mut machine, vec![Command::Round(revoke)]);
+    let time = Hold::default().stop_ms_max + 1;
+    let due = machine.due(time, 1);
+    let proposal = due.into_iter().map(|command| Proposal { session: None, command });
+    let entry = Entry { time, commands: proposal.collect() };
+    let mut answers = Vec::new();
+    let info = measure(|| answers = machine.apply(&entry).answers);
+    assert_eq!(answers[0].outcome, Outcome::Round(RoundOutcome::Reached));
+    let read = Read::Processes { scope: Scope::default(), after: None, limit: 0 };
+    let ReadOutcome::Processes { processes: found, .. } = machine.read(&read).outcome else {
+        panic!("the run is gone");
+    };
+    let not_stopped = |end: &EndInfo| matches!(end.cause, Cause::NotStopped { .. });
+    assert_eq!(found.len(), processes as usize);
+    assert!(found.iter().all(|process| process.end.as_ref().is_some_and(not_stopped)));
+    info.bytes_total / u64::from(processes)
+}
+
+/// Their agents are notified once, not again for each.
+#[test]
+fn the_end_of_all_holders_costs_each_the_same_among_64_and_among_2048() {
+    let (few, many) = (cost_of_not_stopping(64), cost_of_not_stopping(2_048));
+    assert!(many <= few * 2, "{few} {many} bytes for each member");
+}
+
+/// Bytes of one command with which so many processes of a host arrive at an advance, while
+/// many rounds gather that each of them could belong to.
+fn cost_of_advancing(together: u32) -> u64 {
+    const ROUNDS: u64 = 200;
+    let mut machine = job(2 * PER_HOST);
+    let advance = Terms { conclusion: Conclusion::Advance, ..Terms::default() };
+    arrive_together(&mut machine, "next", 0..2 * PER_HOST, 1, &advance);
+    let among = Among::Generation(1);
+    let of_generation = Terms { among, ..Terms::default() };
+    let rule = Rule::Quorum { min: 2, max: 2, settle_ms: 0 };
+    let of_active = Terms { rule, ..Terms::default() };
+    let open = |process: ProcessId, call: u64, terms: &Terms| {
+        let incarnation = u64::from(process) + 1;
+        let arrival = Arrival { process, incarnation, call, ack: 2, payload: "".into(), holds: 0 };
+        Command::Round(RoundCommand::Arrive {
+            lease: lease(process),
+            round: format!("round {call}").as_str().into(),
+            terms: Box::new(terms.clone()),
+            arrivals: vec![arrival],
+        })
+    };
+    for call in 2..ROUNDS + 2 {
+        apply(&mut machine, vec![open(0, call, &of_generation), open(1, call, &of_active)]);
+    }
+    let arrival = |process: ProcessId| {
+        let incarnation = u64::from(process) + 1;
+        Arrival { process, incarnation, call: 2, ack: 2, payload: "".into(), holds: 0 }
+    };
+    let arrive = Command::Round(RoundCommand::Arrive {
+        lease: lease(PER_HOST),
+        round: "next".into(),
+        terms: Box::new(advance),
+        arrivals: (PER_HOST..PER_HOST + together).map(arrival).collect(),
+    });
+    let info = measure(|| drop(apply(&mut machine, vec![arrive])));
+    let ReadOutcome::Rounds(open) = machine.read(&Read::rounds(Scope::default())).outcome else {
+        panic!("the run is gone");
+    };
+    assert_eq!(open.len() as u64, 2 * ROUNDS + 1);
+    info.bytes_total
+}
+
+/// The rounds are looked through once, not again for each arrival.
+#[test]
+fn arrivals_at_an_advance_share_the_cost_of_open_rounds() {
+    let (one, eight) = (cost_of_advancing(1), cost_of_advancing(PER_HOST));
+    assert!(eight <= one * 2, "{one} {eight} bytes");
 }

@@ -11,6 +11,7 @@ use holdfast_api::{
 };
 use imbl::OrdSet;
 
+use super::deferred::Deferred;
 use super::{CallState, Coordination, JobCoordination};
 use crate::applied::{Applied, Effect, RunKey};
 use crate::lease::Leases;
@@ -45,6 +46,8 @@ pub(crate) struct Act<'m> {
     pub changed: bool,
     /// Rounds to evaluate before the command is over.
     pub dirty: BTreeSet<RoundKey>,
+    /// What is done once, after the command and before the evaluation.
+    pub(super) deferred: Deferred,
     /// All rounds among active processes are to be evaluated.
     pub membership_changed: bool,
     /// Whether a member that the command ended was lost.
@@ -82,6 +85,7 @@ impl Machine {
             timers: &mut self.timers,
             changed: false,
             dirty: BTreeSet::new(),
+            deferred: Deferred::default(),
             membership_changed: false,
             lost: false,
             recorded: false,
@@ -203,29 +207,6 @@ impl Act<'_> {
         }
     }
 
-    /// Rounds among a generation with this incarnation wait for one less.
-    fn part_from_generations(&mut self, process: ProcessId) {
-        let Some(record) = self.coordination.processes.get(&process) else {
-            return;
-        };
-        for key in &self.coordination.of_generations {
-            let Some(round) = self.coordination.rounds.get_mut(key) else {
-                continue;
-            };
-            let takes_part = round.base.as_ref().is_some_and(|base| {
-                record.has_part(base.witness) && base.members.contains(process, record.incarnation)
-            });
-            if takes_part {
-                round.tally.live -= 1;
-                if round.arrivals.get(&process).is_some_and(|arrived| arrived.call == 0) {
-                    round.arrivals.remove(&process);
-                    round.tally.remove_unfinished();
-                }
-                self.dirty.insert(key.clone());
-            }
-        }
-    }
-
     /// Removes the arrival of an ended process from a gathering round; it is not
     /// counted any more.
     fn remove_arrival(&mut self, key: &RoundKey, process: ProcessId) {
@@ -268,6 +249,7 @@ impl Act<'_> {
     /// a process that it ended.
     fn settle(&mut self) {
         loop {
+            self.catch_up();
             if std::mem::take(&mut self.membership_changed) {
                 let among_active =
                     self.coordination.rounds.keys().filter(|key| key.is_among_active());

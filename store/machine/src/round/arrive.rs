@@ -264,32 +264,22 @@ impl Act<'_> {
         generation
     }
 
-    /// A process has begun or stopped waiting in an advance: other rounds check
-    /// whether they can close without it.
-    pub(super) fn advance_changed(&mut self, newcomer: bool) {
-        let others = self.coordination.rounds.keys().filter(|key| key.is_among_active());
-        let others: Vec<RoundKey> =
-            others.filter(|key| newcomer || !key.is_advance()).cloned().collect();
-        self.dirty.extend(others);
-    }
-
     /// A process that goes to an advance has no more part in rounds among an earlier
     /// generation.
     fn end_part(&mut self, process: ProcessId) {
         let Some(record) = self.coordination.processes.get(&process) else {
             return;
         };
-        let incarnation = record.incarnation;
-        let over = self.coordination.of_generations.iter().filter(|key| {
+        let is_over = |key: &RoundKey| {
             let base = self.coordination.rounds.get(key).and_then(|round| round.base.as_ref());
             base.is_some_and(|base| {
-                record.has_part(base.witness) && base.members.contains(process, incarnation)
+                record.has_part(base.witness) && base.members.contains(process, record.incarnation)
             })
-        });
-        let over: Vec<RoundKey> = over.cloned().collect();
-        let waiting = record.calls.iter().filter(|(_, call)| {
-            matches!(call.state, CallState::Waiting) && over.contains(&call.round)
-        });
+        };
+        let waiting = record
+            .calls
+            .iter()
+            .filter(|(_, call)| matches!(call.state, CallState::Waiting) && is_over(&call.round));
         let waiting: Vec<(u64, RoundKey)> =
             waiting.map(|(number, call)| (*number, call.round.clone())).collect();
         for (number, key) in waiting {
@@ -305,17 +295,7 @@ impl Act<'_> {
             };
             self.settle_call(process, number, Some(CallState::Failed(Arc::new(failure))), None);
         }
-        for key in over {
-            let Some(round) = self.coordination.rounds.get_mut(&key) else {
-                continue;
-            };
-            round.tally.live -= 1;
-            if round.arrivals.get(&process).is_some_and(|arrived| arrived.call == 0) {
-                round.arrivals.remove(&process);
-                round.tally.remove_unfinished();
-            }
-            self.dirty.insert(key);
-        }
+        self.part_from_generations(process);
         if let Some(record) = self.coordination.processes.get_mut(&process) {
             record.part_over = self.revision;
         }

@@ -143,10 +143,14 @@ impl Act<'_> {
             return;
         };
         held.released.insert(process);
-        held.ended.remove(&process);
+        let unseen = held.ended.remove(&process);
         let (closing, drained, generation) = (held.closing, held.holding() == 0, held.generation);
         self.changed = true;
         self.held_changed(key);
+        if let Some(unseen) = unseen.filter(|_| self.has_news(key)) {
+            // It is no holder any more when the others' agents are notified.
+            self.tell(unseen.lease);
+        }
         if closing {
             self.end_built(generation);
         } else {
@@ -155,13 +159,6 @@ impl Act<'_> {
         if drained {
             self.record(EventKind::Drained { round: key.name.clone(), generation });
         }
-    }
-
-    /// Rounds of this name check whether they still wait for its holders.
-    fn held_changed(&mut self, key: &RoundKey) {
-        let named = self.coordination.rounds_named(&key.name).map(|(key, _)| key.clone());
-        self.dirty.extend(named);
-        self.dirty.insert(key.clone());
     }
 
     /// An arrival is no longer that of a holder.
@@ -194,15 +191,8 @@ impl Act<'_> {
         self.end_built(generation);
     }
 
-    /// What is being built on a generation ends: no more arrivals.
-    fn end_built(&mut self, generation: Generation) {
-        let built =
-            self.coordination.of_generations.iter().filter(|k| k.generation() == Some(generation));
-        self.dirty.extend(built.cloned());
-    }
-
     /// The agents of a generation's members have something to read.
-    fn tell_holders(&mut self, key: &RoundKey) {
+    pub fn tell_holders(&mut self, key: &RoundKey) {
         let revision = self.revision;
         let Some(held) = self.job.held.get_mut(key) else {
             return;
@@ -248,7 +238,7 @@ impl Act<'_> {
                 held.ended.insert(process, Unseen { lease, free_at: None });
                 self.not_arrived_as_holder(&key, process);
                 // Its agent must report its exit.
-                self.tell_holders(&key);
+                self.note_news(&key);
                 self.changed = true;
                 self.held_changed(&key);
             }
