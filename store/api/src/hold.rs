@@ -25,6 +25,9 @@ pub const SPEC_BYTES_MAX: u64 = 256;
 /// rounds of the job.
 pub const RELEASES_OF_ALL_MAX: u64 = 256;
 
+/// What looking at all held rounds of a job costs at most, in [`crate::Size::steps`].
+pub const RELEASE_OF_ALL_STEPS: usize = 16;
+
 /// Longest reason of a revocation.
 pub const REVOKE_REASON_BYTES_MAX: u64 = 256;
 

@@ -202,6 +202,9 @@ pub struct ProcessInfo {
     pub labels: Labels,
 }
 
+/// Most ends of one command: as many as a run has processes, by default.
+pub const ENDS_MAX: usize = 65_536;
+
 /// When and how an incarnation ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

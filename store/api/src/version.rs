@@ -37,6 +37,10 @@ pub const MAX_OP_LEVEL: u32 = 6;
 /// rounds and answers of sessions.
 pub const KEPT_BYTES_LEVEL: u32 = 6;
 
+/// From this level on, held rounds that gather for the first time count as held ones of
+/// their job.
+pub const HELD_ROOM_LEVEL: u32 = 6;
+
 /// What this version understands beyond the first one, in
 /// [`Hello::minor`](crate::stream::Hello::minor).
 pub const MINOR: u32 = MINOR_MAX_OP;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Cause, EventKind, Incarnation, Labels, LeaseId, Nonce, Outcome, Policy, ProcessCommand,
-    ProcessEnd, ProcessId, ProcessOutcome, Refusal, Release, ReleaseWhy, Role, Scope,
+    ProcessEnd, ProcessId, ProcessOutcome, Refusal, Role, Scope,
 };
 use imbl::OrdMap;
 
@@ -261,8 +261,7 @@ impl Act<'_> {
                 let cause = cause.clone();
                 ended += u64::from(self.end_incarnation(process, cause, *exit_seen));
             } else if *exit_seen {
-                let all = Release { process, incarnation, generation: 0 };
-                self.release_all(&all, ReleaseWhy::Exited);
+                self.has_exited(process, incarnation);
             }
         }
         Ok(ProcessOutcome::Ended { ended })

@@ -91,7 +91,10 @@ impl ProcessCommand {
                 let labels = labels.iter().map(|(key, value)| key.len() + value.len() + 16);
                 Size::of(64 + policy.assignment_bytes() + labels.sum::<usize>(), 1)
             }
-            ProcessCommand::End { ends, .. } => Size::of(ends.len() * 32, ends.len()),
+            ProcessCommand::End { ends, .. } => {
+                let ended = ends.iter().map(|end| 32 + end.cause.bytes());
+                Size::of(ended.sum(), ends.len())
+            }
             ProcessCommand::Remove { .. } => Size::of(0, 1),
         }
     }

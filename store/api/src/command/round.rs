@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::LogTime;
 use super::facts::{Facts, Sender, Size, Subject, Turn};
 use crate::blob::Blob;
-use crate::hold::{Member, Release, ReleaseWhy};
+use crate::hold::{Member, RELEASE_OF_ALL_STEPS, Release, ReleaseWhy};
 use crate::lease::LeaseId;
 use crate::name::Scope;
 use crate::process::{Incarnation, ProcessId};
@@ -120,7 +120,13 @@ impl RoundCommand {
             RoundCommand::Withdraw { calls, .. } | RoundCommand::Acknowledge { calls, .. } => {
                 Size::of(calls.len() * 32, calls.len())
             }
-            RoundCommand::Release { releases, .. } => Size::of(releases.len() * 32, releases.len()),
+            RoundCommand::Release { releases, .. } => {
+                let steps = releases.iter().map(|release| match release.generation {
+                    0 => RELEASE_OF_ALL_STEPS,
+                    _ => 1,
+                });
+                Size::of(releases.len() * 32, steps.sum())
+            }
             RoundCommand::Revoke { reason, .. } => Size::of(reason.len(), 1),
             RoundCommand::Deadline { round, .. } => Size::of(round.len(), 1),
         }

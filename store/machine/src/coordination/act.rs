@@ -36,6 +36,7 @@ pub(crate) struct Act<'m> {
     pub revision: Revision,
     pub time: LogTime,
     pub limits: Arc<Limits>,
+    pub level: u32,
     /// What the payloads of other runs leave of their budget; none below the level that has one.
     pub payload_room: Option<u64>,
     pub job: &'m mut JobCoordination,
@@ -78,6 +79,7 @@ impl Machine {
             revision: self.revision + 1,
             time: self.time,
             limits,
+            level,
             payload_room,
             job,
             coordination,

@@ -1,5 +1,5 @@
-//! Work that one command may cause many times, and that is done once: before its rounds
-//! are evaluated, since nothing else looks at the result.
+//! Work that one command may cause many times, and that is done once: most of it before
+//! its rounds are evaluated, since nothing else looks at the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub(crate) struct Deferred {
     parted: BTreeMap<ProcessId, Parted>,
     /// Processes have begun or stopped waiting in an advance.
     advance_changed: bool,
+    /// The held rounds that ended processes still hold, once a command has looked for them.
+    unseen: Option<BTreeMap<ProcessId, BTreeSet<RoundKey>>>,
 }
 
 /// What a process was when its part in rounds among generations ended.
@@ -78,9 +80,25 @@ impl Act<'_> {
         self.deferred.held_news.contains(key)
     }
 
+    /// A holder has ended, and its exit was not seen.
+    pub fn note_unseen(&mut self, process: ProcessId, key: &RoundKey) {
+        if let Some(unseen) = &mut self.deferred.unseen {
+            unseen.entry(process).or_default().insert(key.clone());
+        }
+    }
+
+    /// The held rounds that an ended incarnation still holds, in order.
+    pub fn held_by_ended(&mut self, process: ProcessId, incarnation: Incarnation) -> Vec<RoundKey> {
+        let held = &self.job.held;
+        let unseen = self.deferred.unseen.get_or_insert_with(|| held.unseen());
+        let holds =
+            |key: &&RoundKey| held.get(key).is_some_and(|held| held.holds(process, incarnation));
+        unseen.get(&process).into_iter().flatten().filter(holds).cloned().collect()
+    }
+
     /// Does what was put off: before rounds are evaluated.
     pub(super) fn catch_up(&mut self) {
-        let Deferred { held_changed, held_news, over, parted, advance_changed } =
+        let Deferred { held_changed, held_news, over, parted, advance_changed, unseen: _ } =
             std::mem::take(&mut self.deferred);
         for key in &held_news {
             self.tell_holders(key);

@@ -27,6 +27,9 @@ fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
         )?;
         for (run, found) in &found.runs {
             let key = RunKey { job: job.clone(), run: run.clone() };
+            if found.is_open() {
+                compare_ended(&machine.jobs.by_name[job].coordination.held, &found.coordination)?;
+            }
             compare_coordination(&found.coordination, &copy.jobs.run(&key).unwrap().coordination)?;
         }
     }
@@ -43,6 +46,19 @@ fn compare_held(held: &HeldRounds, copy: &HeldRounds) -> Result<(), TestCaseErro
     prop_assert_eq!(&found(held), &keys);
     prop_assert_eq!(&found(copy), &keys);
     prop_assert!(held.timers().eq(copy.timers()));
+    Ok(())
+}
+
+/// Holders that have ended are listed as such: a report of an exit looks only there.
+fn compare_ended(held: &HeldRounds, coordination: &Coordination) -> Result<(), TestCaseError> {
+    for (_, held) in held.iter() {
+        for (process, incarnation) in held.base.members.iter() {
+            let is_listed = held.ended.contains_key(&process);
+            let holds = held.holds(process, incarnation);
+            let lives = coordination.living(process, incarnation).is_ok();
+            prop_assert_eq!(is_listed, holds && !lives);
+        }
+    }
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //! and whether it was revoked. Belongs to the job, so that a run takes over what
 //! its predecessor left.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use holdfast_api::{
@@ -138,6 +139,17 @@ impl HeldRounds {
     pub fn keys_of(&self, is_such: impl Fn(&HeldRound) -> bool) -> Vec<RoundKey> {
         let such = self.by_key.iter().filter(|(_, held)| is_such(held));
         such.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Ended processes that still hold something, each with what it holds.
+    pub fn unseen(&self) -> BTreeMap<ProcessId, BTreeSet<RoundKey>> {
+        let mut found: BTreeMap<ProcessId, BTreeSet<RoundKey>> = BTreeMap::new();
+        for (key, held) in &self.by_key {
+            for process in held.ended.keys() {
+                found.entry(*process).or_default().insert(key.clone());
+            }
+        }
+        found
     }
 
     /// Timers of held generations.

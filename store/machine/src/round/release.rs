@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::hold::{RELEASES_OF_ALL_MAX, REVOKE_REASON_BYTES_MAX};
+use holdfast_api::version::HELD_ROOM_LEVEL;
 use holdfast_api::{
     Cause, Concluded, EventKind, Generation, Held, Incarnation, LeaseId, LogTime, Member, Members,
     ProcessId, Refusal, Release, ReleaseWhy, Revocation, RevokeCause, Role, RoundOutcome, Scope,
@@ -119,19 +120,31 @@ impl Act<'_> {
                     .collect()
             }
         };
+        self.release_held(&keys, release, why);
+    }
+
+    /// An incarnation that has ended before is known to have exited now.
+    pub fn has_exited(&mut self, process: ProcessId, incarnation: Incarnation) {
+        let keys = self.held_by_ended(process, incarnation);
+        let release = Release { process, incarnation, generation: 0 };
+        self.release_held(&keys, &release, ReleaseWhy::Exited);
+    }
+
+    fn release_held(&mut self, keys: &[RoundKey], release: &Release, why: ReleaseWhy) {
+        let Release { process, incarnation, .. } = *release;
         for key in keys {
             if why == ReleaseWhy::Excused {
-                let generation = self.job.held.get(&key).map_or(0, |held| held.generation);
+                let generation = self.job.held.get(key).map_or(0, |held| held.generation);
                 let round = key.name.clone();
                 self.record(EventKind::Excused { round, generation, process, incarnation });
             }
-            self.let_go(&key, process, incarnation);
-            let held = self.job.held.get(&key).filter(|_| holdfast_api::planted!(ReleasedTwice));
+            self.let_go(key, process, incarnation);
+            let held = self.job.held.get(key).filter(|_| holdfast_api::planted!(ReleasedTwice));
             let other = held.and_then(|held| {
                 held.base.members.iter().find(|(other, of_it)| held.holds(*other, *of_it))
             });
             if let Some((other, of_it)) = other {
-                self.let_go(&key, other, of_it);
+                self.let_go(key, other, of_it);
             }
         }
     }
@@ -236,6 +249,7 @@ impl Act<'_> {
                 self.let_go(&key, process, incarnation);
             } else {
                 held.ended.insert(process, Unseen { lease, free_at: None });
+                self.note_unseen(process, &key);
                 self.not_arrived_as_holder(&key, process);
                 // Its agent must report its exit.
                 self.note_news(&key);
@@ -457,11 +471,11 @@ impl Act<'_> {
         self.dirty.insert(found);
     }
 
-    /// Whether there is room for one more held round; the one drained first makes
-    /// room.
+    /// Whether there is room for one more held round, together with those that gather and
+    /// will be held; the one drained first makes room.
     pub fn check_room_to_hold(&mut self, key: &RoundKey) -> Result<(), Refusal> {
         let max = self.limits.coordination.held_per_job_max;
-        if !key.is_held || self.job.held.get(key).is_some() || (self.job.held.len() as u64) < max {
+        if !key.is_held || self.job.held.get(key).is_some() || self.held_or_gathering() < max {
             return Ok(());
         }
         let gathers = |key: &RoundKey| self.coordination.rounds.contains_key(key);
@@ -472,6 +486,16 @@ impl Act<'_> {
             }
             None => Err(self.full("held_per_job_max", max)),
         }
+    }
+
+    /// Held rounds of the job, and those of the run that will be.
+    fn held_or_gathering(&self) -> u64 {
+        let held = self.job.held.len() as u64;
+        if self.level < HELD_ROOM_LEVEL {
+            return held;
+        }
+        let new = |key: &&RoundKey| key.is_held && self.job.held.get(key).is_none();
+        held + self.coordination.rounds.keys().filter(new).count() as u64
     }
 
     /// Nothing new is built on a generation that is over.
