@@ -150,6 +150,49 @@ async fn a_rank_is_lost_while_nccl_connects(torch: &Torch, lost: usize) {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_communicator_is_over_when_nobody_knows_whether_the_next_one_has_formed() {
+    let Some(torch) = Torch::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start(&mut cluster, JOB).await;
+    let control = agent.control().await;
+    let mut start = |process: usize| {
+        let mut command = binaries::without_settings(&torch.python);
+        command.arg("-u").arg(python::script("group_outage.py"));
+        command.args([process, 2].map(|number| number.to_string()));
+        command.env("HOLDFAST_CONTROL", &control).env("HOLDFAST_TCPSTORE", agent.address());
+        Script::start_command(&mut cluster, &format!("process-{process}"), command)
+    };
+    let mut ranks = [start(0), start(1)];
+    for rank in &mut ranks {
+        assert_eq!(rank.says("formed ").await, "1 2");
+    }
+    assert_eq!(ranks[0].says("void ").await, "none 1", "it holds what it held");
+
+    // It arrives, and the store answers no more.
+    ranks[0].order("5").await;
+    ranks[0].says("advances").await;
+    let waits = ranks[0].says("warning: process 0 of job ").await;
+    assert!(waits.contains("1 has arrived"), "{waits}");
+    cluster.kill(1);
+    assert_eq!(ranks[0].says("lost ").await, "unknown 0");
+    ranks[0].says("over").await;
+    ranks[0].says("no total").await;
+
+    cluster.restart(1).await;
+    for rank in &mut ranks {
+        rank.order("60").await;
+    }
+    for rank in &mut ranks {
+        let line = rank.says("formed ").await;
+        assert!(line.ends_with(" 2") && !line.starts_with("1 "), "{line}");
+        rank.order("stop").await;
+    }
+    for rank in ranks {
+        rank.succeeds().await;
+    }
+}
+
 /// The folder of the package in a Python that has it.
 fn package_of(python: &Path) -> PathBuf {
     let code = "import importlib.util, os; \

@@ -191,7 +191,10 @@ class ElasticGroup:
 
     def advance(self, timeout: Optional[float] = None) -> ElasticIteration:
         """The next iteration of the job, with a communicator among its ranks: the same as before if nobody has come
-        or gone. As :meth:`holdfast.Job.advance`; nothing of the communicator may run meanwhile."""
+        or gone. As :meth:`holdfast.Job.advance`; nothing of the communicator may run meanwhile.
+
+        If the outcome stays unknown, as when :class:`holdfast.StoreLost` is raised, others may have gone on without this
+        rank: its communicator is aborted, and :attr:`generation` is 0. Call this again."""
         self.job._refuse_in_attempt()
         timeout = arguments.seconds_or_never("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -207,17 +210,24 @@ class ElasticGroup:
                 self._stop()
             holds = self._generation if self._intact else 0
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            # From the arrival on it may have been released, unless its round is known not to have closed.
+            self._intact = False
             try:
                 found, formed = self._holds.advance(how, (holds, self._groups.handle()), self.job._evict_after is not None, left)
             except Revoked:
-                self._intact = False
                 continue
+            except BaseException as error:
+                if holds and isinstance(error, HoldfastError) and error.outcome == "none":
+                    self._goes_on()
+                else:
+                    self._abort()
+                raise
             now = self.job._begun(found)
             if formed is None or formed["rank"] is None:
-                self._intact = False
                 self._stop()
                 return self._iteration(now, False, ())
             if formed["again"]:
+                self._goes_on()
                 self._failed_alone = 0
                 return self._iteration(now, False, ())
             before = set(self._members)
@@ -286,6 +296,7 @@ class ElasticGroup:
         except Revoked:
             return False
         except HoldfastError:
+            self._abort()
             raise
         except Exception as error:
             if self.revoked(REVOKED_WITHIN) is None:
@@ -293,9 +304,21 @@ class ElasticGroup:
                 self._fails_alone(str(error))
                 self._holds.revoke(self._generation, f"it could not be built: {error}"[:200], None)
             return False
+        self._goes_on()
+        return self._intact and self.revoked() is None
+
+    def _goes_on(self) -> None:
+        """The communicator may be used, unless it was aborted meanwhile."""
         with self._lock:
             self._intact = self._aborted != self._generation
-        return self._intact and self.revoked() is None
+
+    def _abort(self) -> None:
+        """What runs fails, and so does what is begun before the next iteration."""
+        with self._lock:
+            if self._in_use:
+                # Before collectives end: with NCCL those that are aborted end as if they had succeeded.
+                self._intact, self._aborted = False, self._generation
+                self._groups.abort()
 
     def _fails_alone(self, why: str) -> None:
         """A generation has failed though nobody has gone. The next one may do better, but not for ever."""
@@ -324,10 +347,8 @@ class ElasticGroup:
             return
         logger.warning("generation %d of the process group is revoked: %s", generation, why)
         with self._lock:
-            if self._in_use and self._generation == generation:
-                # Before collectives end: with NCCL those that are aborted end as if they had succeeded.
-                self._intact, self._aborted = False, generation
-                self._groups.abort()
+            if self._generation == generation:
+                self._abort()
 
     def _explains(self, error: BaseException) -> bool:
         """Whether an exception in an iteration comes from a communicator that is over. One that has failed by itself
