@@ -170,7 +170,7 @@ async fn a_communicator_is_over_when_nobody_knows_whether_the_next_one_has_forme
     assert_eq!(ranks[0].says("void ").await, "none 1", "it holds what it held");
 
     // It arrives, and the store answers no more.
-    ranks[0].order("5").await;
+    ranks[0].order("10").await;
     ranks[0].says("advances").await;
     let waits = ranks[0].says("warning: process 0 of job ").await;
     assert!(waits.contains("1 has arrived"), "{waits}");

@@ -1,9 +1,10 @@
 //! Refuses, before proposing or parking, what only the leader may propose and
 //! what no cluster can work with.
 
+use holdfast_api::process::ENDS_MAX;
 use holdfast_api::{
     ClusterCommand, Code, Command, Condition, KvOp, Limits, PIPELINE_BYTES_MAX, PIPELINE_OPS_MAX,
-    Problem, Proposal, Refusal, Sender, SessionRef,
+    Problem, ProcessCommand, Proposal, Refusal, Sender, SessionRef,
 };
 
 /// Largest `command_bytes_max`: half of the longest frame of a stream.
@@ -48,6 +49,9 @@ pub(crate) fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
             ))
         }
         Command::Pipeline { ops, .. } => is_short(ops),
+        Command::Process(ProcessCommand::End { ends, .. }) => {
+            are_within(&[("ends_max", ends.len(), ENDS_MAX)])
+        }
         Command::Cluster(ClusterCommand::SetLimits { limits }) => are_sane(limits),
         _ => Ok(()),
     }
@@ -57,15 +61,19 @@ pub(crate) fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
 /// the log.
 fn is_short(ops: &[KvOp]) -> Result<(), Problem> {
     let bytes: usize = ops.iter().map(KvOp::bytes).sum();
-    let sizes = [
+    are_within(&[
         ("pipeline_ops_max", ops.len(), PIPELINE_OPS_MAX),
         ("pipeline_bytes_max", bytes, PIPELINE_BYTES_MAX),
-    ];
-    match sizes.into_iter().find(|(_, size, limit)| size > limit) {
+    ])
+}
+
+/// Refuses the first size that is above its limit.
+fn are_within(sizes: &[(&str, usize, usize)]) -> Result<(), Problem> {
+    match sizes.iter().find(|(_, size, limit)| size > limit) {
         None => Ok(()),
         Some((what, size, limit)) => {
-            let (size, limit) = (size as u64, limit as u64);
-            Err(Refusal::LimitExceeded { what: what.to_owned(), size, limit }.into())
+            let (size, limit) = (*size as u64, *limit as u64);
+            Err(Refusal::LimitExceeded { what: (*what).to_owned(), size, limit }.into())
         }
     }
 }
@@ -145,7 +153,7 @@ pub(crate) fn are_bounded(conditions: &[Condition], limits: &Limits) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Blob, Scope};
+    use holdfast_api::{Blob, Cause, ProcessEnd, Scope};
 
     use super::*;
 
@@ -183,6 +191,20 @@ mod tests {
             assert_eq!(problem.code, Code::LimitExceeded);
             assert!(problem.message.contains(what), "{}", problem.message);
         }
+    }
+
+    #[test]
+    fn too_many_ends_are_refused_before_they_are_logged() {
+        let cause = Cause::Gone;
+        let end = ProcessEnd { process: 1, incarnation: 1, cause, exit_seen: true };
+        let check = |ends| {
+            let command = Command::Process(ProcessCommand::End { lease: 1.into(), ends });
+            is_for_clients(&Proposal { session: None, command })
+        };
+        check(vec![end.clone(); ENDS_MAX]).expect("it is taken");
+        let problem = check(vec![end; ENDS_MAX + 1]).expect_err("it is refused");
+        assert_eq!(problem.code, Code::LimitExceeded);
+        assert!(problem.message.contains("ends_max"), "{}", problem.message);
     }
 
     #[test]

@@ -87,9 +87,11 @@ impl ProcessCommand {
 
     pub(super) fn size(&self) -> Size {
         match self {
-            ProcessCommand::Register { labels, policy, .. } => {
+            ProcessCommand::Register { replaces, labels, policy, .. } => {
                 let labels = labels.iter().map(|(key, value)| key.len() + value.len() + 16);
-                Size::of(64 + policy.assignment_bytes() + labels.sum::<usize>(), 1)
+                let bytes = 64 + policy.assignment_bytes() + labels.sum::<usize>();
+                // Records of processes stay; a new incarnation takes the place of the one before.
+                Size { bytes, adds: *replaces == 0, ..Size::of(bytes, 1) }
             }
             ProcessCommand::End { ends, .. } => {
                 let ended = ends.iter().map(|end| 32 + end.cause.bytes());
@@ -128,4 +130,28 @@ pub enum ProcessOutcome {
         /// How many ended by this command.
         ended: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_adds_unless_it_replaces_another() {
+        let size = |replaces| {
+            let register = ProcessCommand::Register {
+                lease: 1.into(),
+                process: Some(7),
+                nonce: Nonce(1, 1),
+                replaces,
+                takeover: false,
+                role: Role::Active,
+                labels: Labels::from([("rack".to_owned(), "r".repeat(1_000))]),
+                policy: Box::default(),
+            };
+            register.size()
+        };
+        assert!(size(0).adds && size(0).bytes > 1_000, "{:?}", size(0));
+        assert!(!size(1).adds, "a rank that comes back is needed");
+    }
 }
