@@ -2,7 +2,6 @@
 
     group_outage.py PROCESS WORLD
 """
-import logging
 import sys
 
 import torch
@@ -10,13 +9,6 @@ import torch.distributed as dist
 
 import holdfast.torch
 
-
-class Told(logging.Handler):
-    def emit(self, record):
-        print(f"warning: {record.getMessage()}", flush=True)
-
-
-logging.getLogger("holdfast").addHandler(Told())
 process, world = int(sys.argv[1]), int(sys.argv[2])
 
 
@@ -33,7 +25,7 @@ with holdfast.Job.join(process=process, world=world, members_min=world) as job, 
     if process == 0:
         # A call that is void changes nothing: the others are not there.
         try:
-            group.advance(timeout=1)
+            group.advance(timeout=0.3)
         except holdfast.HoldfastError as error:
             print("void", error.outcome, group.generation, flush=True)
         group.raise_if_revoked()

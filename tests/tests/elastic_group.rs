@@ -5,8 +5,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use holdfast_api::{Read, ReadOutcome};
+use holdfast_tests::cluster::job;
 use holdfast_tests::python::Torch;
-use holdfast_tests::{Agent, Cluster, Script, binaries, python};
+use holdfast_tests::{Agent, Cluster, Script, binaries, eventually, python, soon};
 
 const JOB: &str = "train";
 const WORLD: usize = 4;
@@ -172,8 +174,15 @@ async fn a_communicator_is_over_when_nobody_knows_whether_the_next_one_has_forme
     // It arrives, and the store answers no more.
     ranks[0].order("10").await;
     ranks[0].says("advances").await;
-    let waits = ranks[0].says("warning: process 0 of job ").await;
-    assert!(waits.contains("1 has arrived"), "{waits}");
+    let client = cluster.client();
+    eventually("its arrival", async || {
+        let rounds = client.read(Read::rounds(job(JOB)), Default::default(), soon()).await;
+        match rounds.expect("open rounds").outcome {
+            ReadOutcome::Rounds(rounds) if !rounds.is_empty() => Some(()),
+            _ => None,
+        }
+    })
+    .await;
     cluster.kill(1);
     assert_eq!(ranks[0].says("lost ").await, "unknown 0");
     ranks[0].says("over").await;
