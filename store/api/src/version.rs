@@ -41,6 +41,9 @@ pub const KEPT_BYTES_LEVEL: u32 = 6;
 /// their job.
 pub const HELD_ROOM_LEVEL: u32 = 6;
 
+/// From this level on, who has been in longest follows the order of closings, not of openings.
+pub const CLOSING_ORDER_LEVEL: u32 = 6;
+
 /// What this version understands beyond the first one, in
 /// [`Hello::minor`](crate::stream::Hello::minor).
 pub const MINOR: u32 = MINOR_MAX_OP;

@@ -167,6 +167,9 @@ pub(crate) struct Process {
     pub since_ms: LogTime,
     /// The generation since which it is a member; 0 if it is not.
     pub member_since: Generation,
+    /// The revision of that closing; 0 if it is not a member, or became one below
+    /// [`CLOSING_ORDER_LEVEL`](holdfast_api::version::CLOSING_ORDER_LEVEL).
+    pub member_from: Revision,
     /// It has no part in rounds among generations closed before this revision.
     pub part_over: Revision,
     pub end: Option<EndInfo>,

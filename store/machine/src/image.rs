@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 
 use crate::codec::DecodeError;
 use crate::machine::Machine;
-use holdfast_api::version::{COORDINATION_LEVEL, RUNS_LEVEL, TOKENS_LEVEL};
+use holdfast_api::version::{CLOSING_ORDER_LEVEL, COORDINATION_LEVEL, RUNS_LEVEL};
 
 mod coordination;
 mod decode;
@@ -24,9 +24,12 @@ mod rounds;
 /// Newest version of the image format that this build writes and reads. A
 /// state is written in the version of its feature level, so that every node
 /// that obeys the level can read it.
-pub const IMAGE_VERSION: u32 = TOKENS_VERSION;
+pub const IMAGE_VERSION: u32 = CLOSING_ORDER_VERSION;
 
-/// Version with revoked tokens and forgotten jobs.
+/// Version with the revisions since which processes are members.
+const CLOSING_ORDER_VERSION: u32 = 5;
+
+/// Version with revoked tokens and forgotten jobs. It is read, and not written any more.
 const TOKENS_VERSION: u32 = 4;
 
 /// Version with leases, processes and rounds.
@@ -76,7 +79,8 @@ impl Machine {
         let mut content = frame::Reader::new(input);
         let machine = decode::machine(found, &mut content)?;
         content.finish()?;
-        if machine.image_version() != found {
+        let written = machine.image_version();
+        if written != found && (written, found) != (CLOSING_ORDER_VERSION, TOKENS_VERSION) {
             let level = machine.feature_level();
             let why = format!("a state of feature level {level} is not written in version {found}");
             return Err(DecodeError::Invalid(why));
@@ -88,8 +92,8 @@ impl Machine {
         match self.feature_level() {
             ..RUNS_LEVEL => FIRST_VERSION,
             RUNS_LEVEL..COORDINATION_LEVEL => RUNS_VERSION,
-            COORDINATION_LEVEL..TOKENS_LEVEL => COORDINATION_VERSION,
-            _ => TOKENS_VERSION,
+            COORDINATION_LEVEL..CLOSING_ORDER_LEVEL => COORDINATION_VERSION,
+            _ => CLOSING_ORDER_VERSION,
         }
     }
 

@@ -216,6 +216,7 @@ impl Act<'_> {
             since: self.revision,
             since_ms: self.time,
             member_since: 0,
+            member_from: 0,
             part_over: 0,
             end: None,
             ack: 1,

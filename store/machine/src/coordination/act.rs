@@ -35,6 +35,8 @@ pub(crate) struct Act<'m> {
     /// The revision that it will have, if it changes anything.
     pub revision: Revision,
     pub time: LogTime,
+    /// The replicated feature level.
+    pub level: u32,
     pub limits: Arc<Limits>,
     pub level: u32,
     /// What the payloads of other runs leave of their budget; none below the level that has one.
@@ -78,6 +80,7 @@ impl Machine {
             run: run.clone(),
             revision: self.revision + 1,
             time: self.time,
+            level,
             limits,
             level,
             payload_room,

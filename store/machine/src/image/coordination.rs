@@ -11,6 +11,7 @@ use holdfast_api::{
 };
 use imbl::OrdMap;
 
+use super::CLOSING_ORDER_VERSION;
 use super::decode::{ascending, invalid, text};
 use super::frame::{Reader, Writer};
 use super::rounds::{base, key, read_base, read_bases, read_key, read_round, round};
@@ -90,7 +91,11 @@ pub(super) fn read_job(
     Ok(JobCoordination { events: EventLog { details, closings }, ..coordination })
 }
 
-pub(super) fn write(coordination: &Coordination, out: &mut Writer<'_>) -> io::Result<()> {
+pub(super) fn write(
+    coordination: &Coordination,
+    version: u32,
+    out: &mut Writer<'_>,
+) -> io::Result<()> {
     // The counts, the indexes and the payloads' bytes are derived from the rest.
     let Coordination {
         processes,
@@ -123,7 +128,7 @@ pub(super) fn write(coordination: &Coordination, out: &mut Writer<'_>) -> io::Re
     out.length(processes.len())?;
     for (id, process) in processes {
         out.u64((*id).into())?;
-        self::process(process, out)?;
+        self::process(process, version, out)?;
     }
     out.length(rounds.len())?;
     for (key, round) in rounds {
@@ -183,7 +188,7 @@ pub(super) fn write(coordination: &Coordination, out: &mut Writer<'_>) -> io::Re
     Ok(())
 }
 
-fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
+fn process(process: &Process, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     let Process {
         incarnation,
         nonce,
@@ -195,6 +200,7 @@ fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
         since,
         since_ms,
         member_since,
+        member_from,
         part_over,
         end,
         ack,
@@ -211,6 +217,9 @@ fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
     out.u64(*since)?;
     out.u64(*since_ms)?;
     out.u64(*member_since)?;
+    if version >= CLOSING_ORDER_VERSION {
+        out.u64(*member_from)?;
+    }
     out.u64(*part_over)?;
     out.bytes(&pack(end))?;
     out.u64(*ack)?;
@@ -236,6 +245,7 @@ fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
 }
 
 pub(super) fn read(
+    version: u32,
     input: &mut Reader<'_>,
     revision: Revision,
     job: &JobCoordination,
@@ -251,7 +261,7 @@ pub(super) fn read(
     let mut coordination = Coordination { past, faults, first_fault, ..Coordination::default() };
     for _ in 0..input.u64()? {
         let id = input.u32()?;
-        let process = read_process(input, revision)?;
+        let process = read_process(version, input, revision)?;
         if process.incarnation == 0 || process.incarnation > job.incarnation {
             return invalid("a process has an incarnation that was never given");
         }
@@ -316,7 +326,11 @@ pub(super) fn read(
     Ok(coordination)
 }
 
-fn read_process(input: &mut Reader<'_>, revision: Revision) -> Result<Process, DecodeError> {
+fn read_process(
+    version: u32,
+    input: &mut Reader<'_>,
+    revision: Revision,
+) -> Result<Process, DecodeError> {
     let mut process = Process {
         incarnation: input.u64()?,
         nonce: Nonce(input.u64()?, input.u64()?),
@@ -328,11 +342,15 @@ fn read_process(input: &mut Reader<'_>, revision: Revision) -> Result<Process, D
         since: input.u64()?,
         since_ms: input.u64()?,
         member_since: input.u64()?,
+        member_from: if version >= CLOSING_ORDER_VERSION { input.u64()? } else { 0 },
         part_over: input.u64()?,
         end: unpack::<Option<EndInfo>>(&input.bytes()?)?,
         ack: input.u64()?,
         calls: OrdMap::new(),
     };
+    if process.member_from > revision || process.member_from > 0 && process.member_since == 0 {
+        return invalid("a process is a member of no generation, or from a later revision on");
+    }
     for _ in 0..input.u64()? {
         let number = input.u64()?;
         let round = read_key(input)?;

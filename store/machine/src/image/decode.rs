@@ -194,7 +194,7 @@ fn run(
         ascending(&mut run.queues, key, values, "queues")?;
     }
     if version >= COORDINATION_VERSION {
-        run.coordination = coordination::read(input, revision, job)?;
+        run.coordination = coordination::read(version, input, revision, job)?;
     }
     Ok(run)
 }

@@ -135,7 +135,7 @@ fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
         }
     }
     if version >= COORDINATION_VERSION {
-        coordination::write(coordination, out)?;
+        coordination::write(coordination, version, out)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 
 use proptest::prelude::*;
 
+use super::{CLOSING_ORDER_VERSION, MAGIC, TOKENS_VERSION, encode, frame};
 use crate::applied::RunKey;
 use crate::coordination::{Coordination, Outcome};
 use crate::machine::Machine;
@@ -107,4 +108,24 @@ proptest! {
             compare(&machine, &Machine::decode(&mut &image[..]).unwrap())?;
         }
     }
+
+    /// An image of the version before lacks the order of closings, and nothing else.
+    #[test]
+    fn an_image_of_the_version_before_is_read(entries in generate::coordination_entries(60)) {
+        let mut machine = Machine::new();
+        entries.iter().for_each(|entry| drop(machine.apply(entry)));
+        prop_assume!(machine.image_version() == CLOSING_ORDER_VERSION);
+        let image = image_of_the_version_before(&machine);
+        let copy = Machine::decode(&mut &image[..]).unwrap();
+        prop_assert_eq!(image_of_the_version_before(&copy), image);
+    }
+}
+
+fn image_of_the_version_before(machine: &Machine) -> Vec<u8> {
+    let mut image = MAGIC.to_vec();
+    image.extend(TOKENS_VERSION.to_le_bytes());
+    let mut content = frame::Writer::new(&mut image);
+    encode::machine(machine, TOKENS_VERSION, &mut content).unwrap();
+    content.finish().unwrap();
+    image
 }

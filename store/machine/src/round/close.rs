@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
+use holdfast_api::version::CLOSING_ORDER_LEVEL;
 use holdfast_api::{
     Among, Blob, Cause, Closed, Conclusion, EventKind, FailedWhy, Generation, Incarnation, Members,
     Missing, ProcessId, Role, RoundFailure, Rule,
@@ -278,6 +279,9 @@ impl Act<'_> {
             }
             if let Some(record) = self.coordination.processes.get_mut(&process) {
                 record.member_since = generation;
+                if self.level >= CLOSING_ORDER_LEVEL {
+                    record.member_from = self.revision;
+                }
             }
             if let Some(record) = self.coordination.processes.get(&process) {
                 self.coordination.standing.add(process, record);

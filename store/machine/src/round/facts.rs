@@ -213,8 +213,8 @@ impl Coordination {
             (record.role == Role::Active).then_some((*process, record))
         });
         let there: Vec<(ProcessId, &Process)> = there.collect();
-        let since = there.iter().map(|(_, record)| record.member_since).filter(|since| *since > 0);
-        let longest = since.min();
+        let members = there.iter().filter(|(_, record)| record.member_since > 0);
+        let longest = members.map(|(_, record)| record.cohort()).min();
         let phase = match longest {
             Some(_) => {
                 Phase::Formed { expected: self.past.expected, last_fault: self.past.last_fault }
@@ -228,7 +228,8 @@ impl Coordination {
             }
         };
         let elders = there.iter().copied();
-        let elders = elders.filter(|(_, record)| longest.is_none_or(|s| record.member_since == s));
+        let elders =
+            elders.filter(|(_, record)| longest.is_none_or(|longest| record.cohort() == longest));
         let after = self.most_frequent_policy(elders);
         let facts = |policy: &Policy| Facts {
             missing: 0,

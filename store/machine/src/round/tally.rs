@@ -3,22 +3,26 @@
 
 use std::sync::Arc;
 
-use holdfast_api::{Generation, Incarnation, LogTime, Policy, ProcessId, Role};
+use holdfast_api::{Generation, Incarnation, LogTime, Policy, ProcessId, Revision, Role};
 use imbl::{OrdMap, OrdSet};
 
 use super::{Numbers, Round, RoundKey, Tally, most_frequent};
 use crate::coordination::{CallState, Coordination, Process};
 
-/// In place of a generation: not a member yet.
-const NOT_IN: Generation = Generation::MAX;
+/// Processes that became members at one closing, in the order of closings: its revision
+/// alone, or 0 and its generation where the revision is not kept.
+type Cohort = (Revision, Generation);
+
+/// Not members yet.
+const NOT_IN: Cohort = (Revision::MAX, Generation::MAX);
 
 /// Policies, each with the processes that gave it.
 type Policies = OrdMap<Arc<Policy>, OrdSet<ProcessId>>;
 
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Standing {
-    /// By the generation since which they are members, and by their policies.
-    cohorts: OrdMap<Generation, Policies>,
+    /// By the closing since which they are members, and by their policies.
+    cohorts: OrdMap<Cohort, Policies>,
     /// In the order of their registrations.
     ages: OrdMap<Incarnation, ProcessId>,
     /// How many are members.
@@ -34,7 +38,7 @@ impl Standing {
     }
 
     pub fn add(&mut self, process: ProcessId, record: &Process) {
-        let cohort = cohort(record);
+        let cohort = record.cohort();
         let policies = self.cohorts.entry(cohort).or_default();
         policies.entry(record.policy.clone()).or_default().insert(process);
         self.ages.insert(record.incarnation, process);
@@ -42,7 +46,7 @@ impl Standing {
     }
 
     pub fn remove(&mut self, process: ProcessId, record: &Process) {
-        let cohort = cohort(record);
+        let cohort = record.cohort();
         if let Some(policies) = self.cohorts.get_mut(&cohort) {
             if let Some(by) = policies.get_mut(&record.policy) {
                 by.remove(&process);
@@ -65,7 +69,7 @@ impl Standing {
 
     /// The same numbers, shared with a process that has them.
     pub fn shared(&self, policy: &Policy) -> Arc<Policy> {
-        let of = |cohort: Option<&(Generation, Policies)>| {
+        let of = |cohort: Option<&(Cohort, Policies)>| {
             cohort
                 .and_then(|(_, found)| found.get_key_value(policy))
                 .map(|(known, _)| known.clone())
@@ -80,11 +84,16 @@ impl Standing {
     }
 }
 
-fn cohort(record: &Process) -> Generation {
-    if record.member_since == 0 { NOT_IN } else { record.member_since }
-}
-
 impl Process {
+    /// Its place in the order of those that have been members longest.
+    pub fn cohort(&self) -> Cohort {
+        match (self.member_from, self.member_since) {
+            (_, 0) => NOT_IN,
+            (0, generation) => (0, generation),
+            (revision, _) => (revision, 0),
+        }
+    }
+
     /// Whether it waits in an advance.
     pub fn is_advancing(&self) -> bool {
         let mut waits = self.calls.values();
