@@ -44,6 +44,10 @@ pub const HELD_ROOM_LEVEL: u32 = 6;
 /// From this level on, who has been in longest follows the order of closings, not of openings.
 pub const CLOSING_ORDER_LEVEL: u32 = 6;
 
+/// From this level on, a process whose part in a generation is over is admitted to no round
+/// among it but one with `require_all`, also while it holds that generation.
+pub const PARTS_LEVEL: u32 = 6;
+
 /// What this version understands beyond the first one, in
 /// [`Hello::minor`](crate::stream::Hello::minor).
 pub const MINOR: u32 = MINOR_MAX_OP;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::limits::ALWAYS_BYTES;
+use holdfast_api::version::PARTS_LEVEL;
 use holdfast_api::{
     Among, Arrival, ArrivalAnswer, AtDeadline, Blob, Command, Conclusion, FailedWhy, Generation,
     LeaseId, LogTime, Members, Outcome, ProcessId, Refusal, RoundCommand, RoundFailure,
@@ -221,9 +222,11 @@ impl Act<'_> {
             return Err(Refusal::NotAmong { round: key.name.clone(), process });
         }
         let record = self.living(process, incarnation)?;
-        // What is held stays held, also through an advance with this outcome again.
+        // What is held stays held, also through an advance with this outcome again. A round
+        // that requires all does not close without somebody else instead.
         let held = key.generation().and_then(|generation| self.job.held.of_generation(generation));
-        if held.is_some_and(|(_, held)| held.holds(process, incarnation)) {
+        let is_admitted = numbers.require_all || self.level < PARTS_LEVEL;
+        if is_admitted && held.is_some_and(|(_, held)| held.holds(process, incarnation)) {
             return Ok(());
         }
         match (&round.base, key.generation()) {
@@ -284,21 +287,47 @@ impl Act<'_> {
             waiting.map(|(number, call)| (*number, call.round.clone())).collect();
         for (number, key) in waiting {
             let generation = self.coordination.rounds.get(&key).map_or(0, |round| round.generation);
-            let failure = RoundFailure {
-                generation,
-                why: FailedWhy::Regroup,
-                arrived: 0,
-                missing_count: 1,
-                missing: vec![self.coordination.missing(process)],
-                specs: None,
-                revoked: None,
-            };
-            self.settle_call(process, number, Some(CallState::Failed(Arc::new(failure))), None);
+            self.fail_without_part(process, number, generation);
         }
         self.part_from_generations(process);
         if let Some(record) = self.coordination.processes.get_mut(&process) {
             record.part_over = self.revision;
         }
+    }
+
+    /// A call fails in a round in which its process has no part.
+    fn fail_without_part(&mut self, process: ProcessId, call: u64, generation: Generation) {
+        let failure = RoundFailure {
+            generation,
+            why: FailedWhy::Regroup,
+            arrived: 0,
+            missing_count: 1,
+            missing: vec![self.coordination.missing(process)],
+            specs: None,
+            revoked: None,
+        };
+        self.settle_call(process, call, Some(CallState::Failed(Arc::new(failure))), None);
+    }
+
+    /// Calls of processes that have no part fail, unless the round requires all: it would
+    /// close with them in the place of others. Whether there were any.
+    pub(super) fn fail_all_without_part(&mut self, key: &RoundKey) -> bool {
+        let Some(round) = self.coordination.rounds.get(key) else {
+            return false;
+        };
+        let Some(base) = round.base.as_ref().filter(|_| !round.numbers().require_all) else {
+            return false;
+        };
+        let over = round.arrivals.iter().filter(|(process, arrived)| {
+            let record = self.coordination.processes.get(process);
+            arrived.call > 0 && record.is_some_and(|record| !record.has_part(base.witness))
+        });
+        let over: Vec<(ProcessId, u64)> = over.map(|(process, a)| (*process, a.call)).collect();
+        let generation = round.generation;
+        for (process, call) in &over {
+            self.fail_without_part(*process, *call, generation);
+        }
+        !over.is_empty()
     }
 
     /// A process that enters a block again before leaving it has failed in it.

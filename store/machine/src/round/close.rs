@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
-use holdfast_api::version::CLOSING_ORDER_LEVEL;
+use holdfast_api::version::{CLOSING_ORDER_LEVEL, PARTS_LEVEL};
 use holdfast_api::{
     Among, Blob, Cause, Closed, Conclusion, EventKind, FailedWhy, Generation, Incarnation, Members,
     Missing, ProcessId, Role, RoundFailure, Rule,
@@ -46,7 +46,10 @@ impl Act<'_> {
         match decide(&self.coordination.facts(key, round, &self.job.held)) {
             Decision::Close { promoted } => {
                 let evicted = round.evicted.clone();
-                self.close(key, promoted, evicted);
+                // Whatever the order of arrivals, they are counted before they fail.
+                if self.level < PARTS_LEVEL || !self.fail_all_without_part(key) {
+                    self.close(key, promoted, evicted);
+                }
             }
             // It waits for what they hold.
             Decision::Evict { .. } if key.is_held => {
@@ -344,7 +347,9 @@ impl Act<'_> {
                 let of_base = base.members.iter();
                 let absent = of_base.filter(|(process, incarnation)| {
                     let record = self.coordination.living(*process, *incarnation);
-                    !record.is_ok_and(|record| record.has_part(base.witness))
+                    let is_there =
+                        self.level >= PARTS_LEVEL && round.arrivals.contains_key(process);
+                    !is_there && !record.is_ok_and(|record| record.has_part(base.witness))
                 });
                 Box::new(absent.map(|(process, _)| process))
             }
