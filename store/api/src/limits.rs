@@ -125,6 +125,11 @@ pub struct CoordinationLimits {
     pub label_bytes_max: u64,
     /// Open rounds of one run.
     pub rounds_per_run_max: u64,
+    /// Quorums of one run whose latest members are kept, by name and scope. Quorums that follow
+    /// each other under one name are one; those whose members have all ended make room. From
+    /// feature level 6 on.
+    #[serde(skip_serializing_if = "is_quorums_default")]
+    pub quorums_per_run_max: u64,
     /// Processes that the open rounds of one run name, in sets and bases of
     /// votes, each as often as it is named.
     pub named_per_run_max: u64,
@@ -144,6 +149,21 @@ pub struct CoordinationLimits {
     pub events_per_job_max: u64,
 }
 
+const QUORUMS_MAX: u64 = 4_096;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_quorums_default(quorums: &u64) -> bool {
+    *quorums == QUORUMS_MAX
+}
+
+impl CoordinationLimits {
+    /// Whether those fields have their defaults that the first limits did not have: a node of
+    /// that time reads it.
+    pub(crate) fn is_of_first_fields(&self) -> bool {
+        is_quorums_default(&self.quorums_per_run_max)
+    }
+}
+
 impl Default for CoordinationLimits {
     fn default() -> Self {
         CoordinationLimits {
@@ -156,6 +176,7 @@ impl Default for CoordinationLimits {
             processes_per_run_max: 65_536,
             label_bytes_max: 4_096,
             rounds_per_run_max: 4_096,
+            quorums_per_run_max: QUORUMS_MAX,
             named_per_run_max: 524_288,
             held_per_job_max: 1_024,
             round_name_bytes_max: 256,
@@ -219,8 +240,24 @@ pub struct Whole {
     #[serde(flatten)]
     others: Limits,
     #[serde(rename = "life")]
-    coordination: Box<CoordinationLimits>,
+    coordination: WholeCoordination,
     budget: WholeBudget,
+}
+
+/// Limits of leases, processes and rounds with all of their fields.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct WholeCoordination {
+    #[serde(flatten)]
+    others: CoordinationLimits,
+    quorums_per_run_max: u64,
+}
+
+impl From<CoordinationLimits> for WholeCoordination {
+    fn from(limits: CoordinationLimits) -> WholeCoordination {
+        let quorums_per_run_max = limits.quorums_per_run_max;
+        let others = CoordinationLimits { quorums_per_run_max: QUORUMS_MAX, ..limits };
+        WholeCoordination { others, quorums_per_run_max }
+    }
 }
 
 /// A budget with all of its fields.
@@ -257,7 +294,7 @@ impl From<&Limits> for Whole {
         let Limits { coordination, budget, .. } = limits.clone();
         let (no_coordination, no_budget) = (Box::default(), Budget::default());
         let others = Limits { coordination: no_coordination, budget: no_budget, ..limits.clone() };
-        Whole { others, coordination, budget: budget.into() }
+        Whole { others, coordination: (*coordination).into(), budget: budget.into() }
     }
 }
 
@@ -286,6 +323,7 @@ mod tests {
             processes_per_run_max,
             label_bytes_max,
             rounds_per_run_max,
+            quorums_per_run_max,
             named_per_run_max,
             held_per_job_max,
             round_name_bytes_max,
@@ -300,6 +338,7 @@ mod tests {
         assert_eq!((store_lost_ms_max, run_ending_ms), (30_000, 10_000));
         assert_eq!((processes_per_run_max, label_bytes_max), (65_536, 4_096));
         assert_eq!((rounds_per_run_max, round_name_bytes_max), (4_096, 256));
+        assert_eq!(quorums_per_run_max, 4_096);
         assert_eq!((named_per_run_max, held_per_job_max), (524_288, 1_024));
         assert_eq!((calls_per_process_max, calls_per_command_max), (256, 65_536));
         assert_eq!((payload_bytes_max, run_payload_bytes_max), (65_536, 268_435_456));
@@ -320,6 +359,9 @@ mod tests {
             let found = bytes.windows(newer.len()).any(|window| window == newer);
             assert!(!found, "an older node reads it");
         }
+        let limits = CoordinationLimits { leases_max: 1, ..CoordinationLimits::default() };
+        let bytes = rmp_serde::to_vec_named(&limits).unwrap();
+        assert!(!bytes.windows(7).any(|window| window == b"quorums"), "a node of level 5 reads it");
         let budget = Budget { bytes_max: 1, ..Budget::default() };
         let bytes = rmp_serde::to_vec_named(&budget).unwrap();
         for newer in [&b"payload"[..], b"answer"] {

@@ -48,6 +48,10 @@ pub const CLOSING_ORDER_LEVEL: u32 = 6;
 /// among it but one with `require_all`, also while it holds that generation.
 pub const PARTS_LEVEL: u32 = 6;
 
+/// From this level on, the members of a quorum are kept while they matter, and there is
+/// [`quorums_per_run_max`](crate::limits::CoordinationLimits::quorums_per_run_max).
+pub const KEPT_QUORUMS_LEVEL: u32 = 6;
+
 /// What this version understands beyond the first one, in
 /// [`Hello::minor`](crate::stream::Hello::minor).
 pub const MINOR: u32 = MINOR_MAX_OP;

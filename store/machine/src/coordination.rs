@@ -29,7 +29,8 @@ const BLOCKS_MAX: usize = 256;
 /// latest advances, and as many others.
 const BASES_MAX: usize = 64;
 
-/// Most quorums whose members are remembered.
+/// Most quorums whose members are remembered below
+/// [`KEPT_QUORUMS_LEVEL`](holdfast_api::version::KEPT_QUORUMS_LEVEL).
 const QUORUMS_MAX: usize = 256;
 
 /// Most incidents of a job whose times are remembered.
@@ -398,15 +399,50 @@ impl Coordination {
         advances.flat_map(|round| round.arrivals.keys().copied())
     }
 
-    /// Records the members of the last quorum of a kind.
-    pub fn note_quorum(&mut self, key: &RoundKey, generation: Generation, members: Arc<Members>) {
+    /// Records the members of the last quorum of a kind. Without `keeps` the oldest record
+    /// makes room.
+    pub fn note_quorum(
+        &mut self,
+        key: &RoundKey,
+        generation: Generation,
+        members: Arc<Members>,
+        keeps: bool,
+    ) {
         self.quorums.insert(key.clone(), (generation, members));
-        if self.quorums.len() > QUORUMS_MAX {
+        if !keeps && self.quorums.len() > QUORUMS_MAX {
             let oldest = self.quorums.iter().min_by_key(|(_, (closed, _))| *closed);
             if let Some(key) = oldest.map(|(key, _)| key.clone()) {
                 self.quorums.remove(&key);
             }
         }
+    }
+
+    /// Makes room for the members of one more quorum, if it can: forgets those of quorums that
+    /// decide nothing any more. None of them lives, or nobody can arrive, since the generation
+    /// that the quorum is among is unknown.
+    pub fn make_room_for_quorum(&mut self, max: u64, held: &HeldRounds) -> bool {
+        let has_room = |quorums: usize| (quorums as u64) < max;
+        if has_room(self.quorums.len()) {
+            return true;
+        }
+        let is_over = |(key, (_, members)): &(&RoundKey, &(Generation, Arc<Members>))| {
+            let is_known = key.generation().is_none_or(|generation| {
+                self.base_of(generation).is_some() || held.of_generation(generation).is_some()
+            });
+            let mut members = members.iter();
+            let lives = members.any(|(process, incarnation)| {
+                let record = self.processes.get(&process);
+                record.is_some_and(|r| r.is_alive() && r.incarnation == incarnation)
+            });
+            !(self.rounds.contains_key(*key) || is_known && lives)
+        };
+        let over = self.quorums.iter().filter(is_over).map(|(key, _)| key.clone());
+        let over: Vec<RoundKey> = over.collect();
+        let makes_room = has_room(self.quorums.len() - over.len());
+        for key in over.into_iter().filter(|_| makes_room) {
+            self.quorums.remove(&key);
+        }
+        makes_room
     }
 
     /// The first generation with exactly this membership, and the shared list.

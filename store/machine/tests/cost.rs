@@ -265,10 +265,20 @@ fn blocks_that_were_left_leave_nothing_behind() {
 }
 
 #[test]
-fn quorums_leave_nothing_behind() {
+fn quorums_among_each_iteration_leave_nothing_behind() {
     leaves_nothing_behind(|machine, n| {
-        let rule = Rule::Quorum { min: 1, max: 1, settle_ms: 0 };
-        alone(machine, n + 1, &format!("quorum {n}"), Terms { rule, ..Terms::default() });
+        if n == 0 {
+            // As many as there are iterations that are known, and two.
+            let mut limits = machine.limits().clone();
+            limits.coordination.quorums_per_run_max = 66;
+            apply(machine, vec![Command::Cluster(ClusterCommand::SetLimits { limits })]);
+        }
+        let call = 2 * n + 1;
+        let advance = Terms { conclusion: Conclusion::Advance, ..Terms::default() };
+        alone(machine, call, "next", advance);
+        let (among, rule) =
+            (Among::Generation(call), Rule::Quorum { min: 1, max: 1, settle_ms: 0 });
+        alone(machine, call + 1, "quorum", Terms { among, rule, ..Terms::default() });
     });
 }
 

@@ -54,9 +54,11 @@ impl ClusterCommand {
             ClusterCommand::SetLimits { limits } => {
                 let is_first = *limits.coordination == CoordinationLimits::default()
                     && limits.budget == Budget::default();
+                let are_first =
+                    limits.coordination.is_of_first_fields() && limits.budget.is_of_first_fields();
                 let level = match is_first {
                     true => FIRST_LEVEL,
-                    false if limits.budget.is_of_first_fields() => COORDINATION_LEVEL,
+                    false if are_first => COORDINATION_LEVEL,
                     false => KEPT_BYTES_LEVEL,
                 };
                 Facts { level, ..Facts::of(Subject::Nobody) }

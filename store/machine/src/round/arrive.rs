@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::limits::ALWAYS_BYTES;
-use holdfast_api::version::PARTS_LEVEL;
+use holdfast_api::version::{KEPT_QUORUMS_LEVEL, PARTS_LEVEL};
 use holdfast_api::{
     Among, Arrival, ArrivalAnswer, AtDeadline, Blob, Command, Conclusion, FailedWhy, Generation,
     LeaseId, LogTime, Members, Outcome, ProcessId, Refusal, RoundCommand, RoundFailure,
@@ -175,6 +175,7 @@ impl Act<'_> {
                 let round = self.gathering(base);
                 self.admit_to(key, &round, numbers, process, incarnation)?;
                 self.check_room_for_round(key)?;
+                self.check_room_for_quorum(key)?;
                 self.check_room_to_hold(key)?;
                 self.open(key, round);
             }
@@ -473,6 +474,18 @@ impl Act<'_> {
             return Err(self.full("named_per_run_max", named_max));
         }
         Ok(())
+    }
+
+    /// Whether the members of one more quorum can be kept: a later one under its name could
+    /// otherwise close beside it.
+    fn check_room_for_quorum(&mut self, key: &RoundKey) -> Result<(), Refusal> {
+        let max = self.limits.coordination.quorums_per_run_max;
+        let is_kept = key.is_quorum && !key.is_held && self.level >= KEPT_QUORUMS_LEVEL;
+        let is_new = is_kept && !self.coordination.quorums.contains_key(key);
+        match is_new && !self.coordination.make_room_for_quorum(max, &self.job.held) {
+            true => Err(self.full("quorums_per_run_max", max)),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn full(&self, what: &str, limit: u64) -> Refusal {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
-use holdfast_api::version::{CLOSING_ORDER_LEVEL, PARTS_LEVEL};
+use holdfast_api::version::{CLOSING_ORDER_LEVEL, KEPT_QUORUMS_LEVEL, PARTS_LEVEL};
 use holdfast_api::{
     Among, Blob, Cause, Closed, Conclusion, EventKind, FailedWhy, Generation, Incarnation, Members,
     Missing, ProcessId, Role, RoundFailure, Rule,
@@ -185,7 +185,8 @@ impl Act<'_> {
         self.hand_out(key, &arrivals, &CallState::Closed(generation));
         self.changed = true;
         if key.is_quorum && !key.is_held {
-            self.coordination.note_quorum(key, generation, members.clone());
+            let keeps = self.level >= KEPT_QUORUMS_LEVEL;
+            self.coordination.note_quorum(key, generation, members.clone(), keeps);
         }
         let payload_bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
         if count > 0 {

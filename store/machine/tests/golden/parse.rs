@@ -345,9 +345,9 @@ fn run_command(words: &mut Words<'_>) -> RunCommand {
 /// The default limits, but for those named: `limits key_bytes_max=10 …`
 fn limits(words: &mut Words<'_>) -> Limits {
     let mut limits = serde_json::to_value(Limits::default()).unwrap();
-    let mut coordination = serde_json::to_value(CoordinationLimits::default()).unwrap();
     let whole = serde_json::to_value(limits::Whole::from(&Limits::default()));
-    let mut budget = whole.unwrap()["budget"].take();
+    let mut whole = whole.unwrap();
+    let (mut coordination, mut budget) = (whole["life"].take(), whole["budget"].take());
     while let Some(word) = words.maybe() {
         let (field, value) = word.split_once('=').unwrap();
         let of = [&mut coordination, &mut budget, &mut limits];

@@ -237,6 +237,7 @@ fn coordination_limits(few: u64, bytes: u64, many: u64) -> CoordinationLimits {
         processes_per_run_max: many,
         label_bytes_max: bytes,
         rounds_per_run_max: few,
+        quorums_per_run_max: few,
         named_per_run_max: many,
         held_per_job_max: few,
         round_name_bytes_max: few,

@@ -1,5 +1,5 @@
 //! How long a generation is known as a scope: for a number of closings, whether or not
-//! they were acknowledged.
+//! they were acknowledged. And how long the members of a quorum are.
 
 use holdfast_api::*;
 use holdfast_machine::{FEATURE_LEVEL, Machine};
@@ -50,10 +50,19 @@ impl Alone {
 
     /// Acknowledges all calls before.
     fn arrive(&mut self, round: &str, among: Among, conclusion: Conclusion) -> ArrivalAnswer {
+        self.arrive_with(round, Terms { among, conclusion, ..Terms::default() })
+    }
+
+    fn meets_quorum(&mut self, round: &str, among: Among) -> ArrivalAnswer {
+        let rule = Rule::Quorum { min: 1, max: 1, settle_ms: 0 };
+        self.arrive_with(round, Terms { among, rule, ..Terms::default() })
+    }
+
+    fn arrive_with(&mut self, round: &str, terms: Terms) -> ArrivalAnswer {
         self.call += 1;
         let (call, payload) = (self.call, "succeeded".into());
         let arrival = Arrival { process: 0, incarnation: 1, call, ack: call, payload, holds: 0 };
-        let terms = Box::new(Terms { among, conclusion, ..Terms::default() });
+        let terms = Box::new(terms);
         let arrivals = vec![arrival];
         let arrive =
             RoundCommand::Arrive { lease: first_lease(), round: round.into(), terms, arrivals };
@@ -157,4 +166,31 @@ fn a_block_is_known_until_it_is_left() {
     let forgotten = alone.arrive("other", Among::Generation(other), Conclusion::Exit);
     let unknown = Refusal::GenerationUnknown { generation: other };
     assert_eq!(forgotten, ArrivalAnswer::Refused(unknown));
+}
+
+/// The members of a quorum among a generation are kept as long as a round can be among it: a
+/// quorum in each iteration has room for ever, and one with a name of its own for each has not.
+#[test]
+fn a_quorum_is_known_while_a_later_one_is_possible() {
+    let mut alone = Alone::new();
+    let mut limits = Limits::default();
+    limits.coordination.quorums_per_run_max = 80;
+    alone.tell(Command::Cluster(ClusterCommand::SetLimits { limits }));
+    for _ in 0..200 {
+        let generation = alone.closes(Conclusion::Advance);
+        let among = Among::Generation(generation);
+        let answer = alone.meets_quorum("quorum", among);
+        assert!(matches!(answer, ArrivalAnswer::Waiting { .. }), "{answer:?}");
+    }
+    let refused =
+        (0..80).find_map(|n| match alone.meets_quorum(&format!("step {n}"), Among::Active) {
+            ArrivalAnswer::Waiting { .. } => None,
+            other => Some((n, other)),
+        });
+    let (names, refused) = refused.expect("the limit is reached");
+    assert_eq!(names, 80 - 64, "the latest iterations are still known");
+    let ArrivalAnswer::Refused(Refusal::RunFull { what, limit, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((&*what, limit), ("quorums_per_run_max", 80));
 }
