@@ -52,6 +52,10 @@ pub const PARTS_LEVEL: u32 = 6;
 /// [`quorums_per_run_max`](crate::limits::CoordinationLimits::quorums_per_run_max).
 pub const KEPT_QUORUMS_LEVEL: u32 = 6;
 
+/// From this level on, a newcomer is pushed to the holders also if it begins to count after its
+/// arrival.
+pub const NEWCOMERS_LEVEL: u32 = 6;
+
 /// What this version understands beyond the first one, in
 /// [`Hello::minor`](crate::stream::Hello::minor).
 pub const MINOR: u32 = MINOR_MAX_OP;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
-use holdfast_api::version::{CLOSING_ORDER_LEVEL, KEPT_QUORUMS_LEVEL, PARTS_LEVEL};
+use holdfast_api::version::{
+    CLOSING_ORDER_LEVEL, KEPT_QUORUMS_LEVEL, NEWCOMERS_LEVEL, PARTS_LEVEL,
+};
 use holdfast_api::{
     Among, Blob, Cause, Closed, Conclusion, EventKind, FailedWhy, Generation, Incarnation, Members,
     Missing, ProcessId, Role, RoundFailure, Rule,
@@ -20,6 +22,9 @@ impl Act<'_> {
     pub fn evaluate(&mut self, key: &RoundKey) {
         self.evaluate_round(key);
         if key.is_held {
+            if self.level >= NEWCOMERS_LEVEL {
+                self.push_newcomer(key);
+            }
             self.set_held_timer(key);
         }
     }

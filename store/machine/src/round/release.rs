@@ -296,6 +296,27 @@ impl Act<'_> {
         }
     }
 
+    /// The holders hear of a process that waits and would be in the next closing, however it
+    /// came to count.
+    pub fn push_newcomer(&mut self, key: &RoundKey) {
+        let (Some(held), Some(round)) = (self.job.held.get(key), self.coordination.rounds.get(key))
+        else {
+            return;
+        };
+        let is_open = held.revoked.is_none() && held.holding() > 0 && !held.is_full();
+        if !is_open
+            || held.newcomer
+            || !self.coordination.newcomer_waits(key, round, held.members.len() as u32)
+        {
+            return;
+        }
+        if let Some(held) = self.job.held.get_mut(key) {
+            held.newcomer = true;
+        }
+        self.changed = true;
+        self.tell_holders(key);
+    }
+
     /// An arrival has left a round that gathers: if it held before, it holds again.
     pub fn left_held(&mut self, key: &RoundKey, arrived: &Arrived) {
         if !arrived.holds {
@@ -531,9 +552,28 @@ impl Coordination {
         let Some(record) = self.processes.get(&process) else {
             return false;
         };
-        let is_spare = key.is_among_active() && !key.is_quorum && record.role == Role::Standby;
-        let world = || self.governing(std::iter::empty()).world;
-        self.counts(key, record) || is_spare && members < world()
+        let is_spare = record.role == Role::Standby;
+        self.counts(key, record) || is_spare && self.has_room_for_spares(key, members)
+    }
+
+    fn has_room_for_spares(&self, key: &RoundKey, members: u32) -> bool {
+        let are_promoted = key.is_among_active() && !key.is_quorum;
+        are_promoted && members < self.governing(std::iter::empty()).world
+    }
+
+    /// Whether such an arrival waits that holds nothing.
+    fn newcomer_waits(&self, key: &RoundKey, round: &Round, members: u32) -> bool {
+        let Round { tally, arrivals, .. } = round;
+        // All holders count, except that those of a quorum may wait in an advance.
+        let of_quorum = || {
+            arrivals.iter().any(|(process, arrived)| {
+                let record = self.processes.get(process);
+                !arrived.holds && record.is_some_and(|record| self.counts(key, record))
+            })
+        };
+        tally.counted > tally.holders
+            || key.is_quorum && arrivals.len() as u32 > tally.holders && of_quorum()
+            || tally.standbys > 0 && self.has_room_for_spares(key, members)
     }
 }
 
