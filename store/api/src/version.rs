@@ -56,6 +56,9 @@ pub const KEPT_QUORUMS_LEVEL: u32 = 6;
 /// arrival.
 pub const NEWCOMERS_LEVEL: u32 = 6;
 
+/// From this level on, nobody gets more time to stop because another holds again.
+pub const STOP_TIMES_LEVEL: u32 = 6;
+
 /// What this version understands beyond the first one, in
 /// [`Hello::minor`](crate::stream::Hello::minor).
 pub const MINOR: u32 = MINOR_MAX_OP;

@@ -55,11 +55,20 @@ pub(crate) struct Act<'m> {
     pub membership_changed: bool,
     /// Whether a member that the command ended was lost.
     pub lost: bool,
+    /// Holders whose time to stop has passed: they end after the command.
+    pub not_stopped: Vec<NotStopped>,
     /// Whether there is something new in the job's event log.
     pub recorded: bool,
     /// Leases whose holders have something to read.
     pub told: BTreeSet<LeaseId>,
     pub garbage: Vec<Box<dyn Send>>,
+}
+
+/// A holder that did not stop in time.
+pub(crate) struct NotStopped {
+    pub process: ProcessId,
+    pub incarnation: Incarnation,
+    pub cause: Cause,
 }
 
 impl Machine {
@@ -93,6 +102,7 @@ impl Machine {
             deferred: Deferred::default(),
             membership_changed: false,
             lost: false,
+            not_stopped: Vec::new(),
             recorded: false,
             told: BTreeSet::new(),
             garbage: Vec::new(),
@@ -254,6 +264,12 @@ impl Act<'_> {
     /// a process that it ended.
     fn settle(&mut self) {
         loop {
+            for NotStopped { process, incarnation, cause } in std::mem::take(&mut self.not_stopped)
+            {
+                if self.living(process, incarnation).is_ok() {
+                    self.end_incarnation(process, cause, false);
+                }
+            }
             self.catch_up();
             if std::mem::take(&mut self.membership_changed) {
                 let among_active =

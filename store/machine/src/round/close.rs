@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::version::{
-    CLOSING_ORDER_LEVEL, KEPT_QUORUMS_LEVEL, NEWCOMERS_LEVEL, PARTS_LEVEL,
+    CLOSING_ORDER_LEVEL, KEPT_QUORUMS_LEVEL, NEWCOMERS_LEVEL, PARTS_LEVEL, STOP_TIMES_LEVEL,
 };
 use holdfast_api::{
     Among, Blob, Cause, Closed, Conclusion, EventKind, FailedWhy, Generation, Incarnation, Members,
@@ -391,7 +391,11 @@ impl Act<'_> {
         let Some(Round { arrivals, base, .. }) = self.take_round(key) else {
             return;
         };
-        self.begin_to_stop(key);
+        let back = arrivals.values().filter(|arrived| arrived.holds);
+        let back: Vec<Incarnation> = back.map(|arrived| arrived.incarnation).collect();
+        if self.level < STOP_TIMES_LEVEL || !back.is_empty() {
+            self.begin_to_stop(key, &back);
+        }
         for arrived in arrivals.values() {
             self.coordination.payload_bytes -= arrived.payload.len() as u64;
         }

@@ -210,6 +210,19 @@ impl HeldRound {
         (self.base.members.len() - self.released.len()) as u32
     }
 
+    /// Living holders that do not wait for the next generation in this round.
+    pub fn still_running<'a>(
+        &'a self,
+        round: Option<&'a Round>,
+    ) -> impl Iterator<Item = (ProcessId, Incarnation)> + 'a {
+        self.base.members.iter().filter(move |(process, incarnation)| {
+            let arrived = round.and_then(|round| round.arrivals.get(process));
+            self.holds(*process, *incarnation)
+                && !self.ended.contains_key(process)
+                && !arrived.is_some_and(|arrived| arrived.holds)
+        })
+    }
+
     /// When the last of its holders counts as stopped, if all have ended.
     fn free_at(&self) -> Option<LogTime> {
         let mut ended = self.ended.values();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::hold::{RELEASES_OF_ALL_MAX, REVOKE_REASON_BYTES_MAX};
-use holdfast_api::version::HELD_ROOM_LEVEL;
+use holdfast_api::version::{HELD_ROOM_LEVEL, STOP_TIMES_LEVEL};
 use holdfast_api::{
     Cause, Concluded, EventKind, Generation, Held, Incarnation, LeaseId, LogTime, Member, Members,
     ProcessId, Refusal, Release, ReleaseWhy, Revocation, RevokeCause, Role, RoundOutcome, Scope,
@@ -14,7 +14,7 @@ use super::held::{HeldRound, HeldRounds, Unseen};
 use super::{Arrived, Base, Numbers, Round, RoundKey};
 use crate::applied::{Applied, RunKey};
 use crate::coordination::Coordination;
-use crate::coordination::act::{Act, TimerOf};
+use crate::coordination::act::{Act, NotStopped, TimerOf};
 use crate::machine::Machine;
 use crate::size;
 
@@ -325,17 +325,30 @@ impl Act<'_> {
         if let Some(round) = self.coordination.rounds.get_mut(key) {
             round.tally.holders = round.tally.holders.saturating_sub(1);
         }
-        self.begin_to_stop(key);
+        self.begin_to_stop(key, &[arrived.incarnation]);
     }
 
-    /// An arrival holds again. If the time to stop has passed, and the others have
-    /// ended with it, a new one begins.
-    pub fn begin_to_stop(&mut self, key: &RoundKey) {
-        if let Some(held) = self.job.held.get_mut(key)
-            && held.stop_from.saturating_add(held.hold().stop_ms_max) <= self.time
-        {
-            held.stop_from = self.time;
+    /// These hold again, and have not arrived any more. If the time to stop has passed, a new
+    /// one begins for them, and the others that have not stopped end.
+    pub fn begin_to_stop(&mut self, key: &RoundKey, back: &[Incarnation]) {
+        let Some(held) = self.job.held.get_mut(key) else {
+            return;
+        };
+        if held.stop_from.saturating_add(held.hold().stop_ms_max) > self.time {
+            return;
         }
+        held.stop_from = self.time;
+        if self.level < STOP_TIMES_LEVEL || held.revoked.is_none() {
+            return;
+        }
+        let round = self.coordination.rounds.get(key);
+        let cause = Cause::NotStopped { round: key.name.clone(), generation: held.generation };
+        let late = held.still_running(round).filter(|(_, incarnation)| !back.contains(incarnation));
+        let late = late.map(|(process, incarnation)| {
+            let cause = cause.clone();
+            NotStopped { process, incarnation, cause }
+        });
+        self.not_stopped.extend(late);
     }
 
     /// The timer of a held generation has fired: for its being ready, or for having
@@ -360,13 +373,7 @@ impl Act<'_> {
             self.revoke_generation(&key, RevokeCause::NotReady { form_ms_max });
             return true;
         }
-        let arrivals = self.coordination.rounds.get(&key).map(|round| round.arrivals.clone());
-        let arrivals = arrivals.unwrap_or_default();
-        let still = held.base.members.iter().filter(|(process, incarnation)| {
-            held.holds(*process, *incarnation)
-                && !held.ended.contains_key(process)
-                && !arrivals.get(process).is_some_and(|arrived| arrived.holds)
-        });
+        let still = held.still_running(self.coordination.rounds.get(&key));
         let still: Vec<ProcessId> = still.map(|(process, _)| process).collect();
         for process in still {
             let round = key.name.clone();

@@ -123,12 +123,25 @@ impl Act<'_, '_> {
     /// An arrival has gone: a process that held before holds again.
     fn left(&mut self, participant: Participant) {
         let restores = self.has(Clause::WithdrawalRestoresTheHold);
-        let now = self.server.now;
-        if let Some(held) = self.server.held.as_mut().filter(|held| held.holding.has(participant)) {
-            held.stop_from = now;
-            if !restores {
-                held.holding.remove(participant);
-            }
+        self.hold_again(Participants::of(|other| other == participant));
+        if let Some(held) = self.server.held.as_mut().filter(|_| !restores) {
+            held.holding.remove(participant);
+        }
+    }
+
+    /// Those of these that hold, and have not arrived any more, have the whole time to stop.
+    /// Others whose time has come do not get more.
+    fn hold_again(&mut self, back: Participants) {
+        let (now, has_limit) = (self.server.now, self.has(Clause::StopHasALimit));
+        let holds = |held: &Held| back.iter().any(|participant| held.holding.has(participant));
+        let Some(held) = self.server.held.as_mut().filter(|held| holds(held)) else {
+            return;
+        };
+        let is_over = held.revoked && held.stop_from < now;
+        held.stop_from = now;
+        if is_over && has_limit {
+            let late = self.server.not_stopped() - back;
+            late.iter().for_each(|participant| self.end(participant, false));
         }
     }
 
@@ -347,16 +360,13 @@ impl Act<'_, '_> {
 
     /// All calls are void. `early`: holders have not been asked to stop before.
     fn fail(&mut self, arrived: Participants, early: bool) {
-        let now = self.server.now;
         self.events.push(Event::Failed { early });
         for participant in arrived.iter() {
             self.server.waiting[participant] = None;
             self.server.calls[participant] = Call::Failed(Why::Deadline);
         }
         (self.server.since, self.server.reached) = (0, 0);
-        if let Some(held) = &mut self.server.held {
-            held.stop_from = now;
-        }
+        self.hold_again(arrived);
     }
 
     /// Participants that go first.
