@@ -59,6 +59,10 @@ pub const NEWCOMERS_LEVEL: u32 = 6;
 /// From this level on, nobody gets more time to stop because another holds again.
 pub const STOP_TIMES_LEVEL: u32 = 6;
 
+/// From this level on, a held round that fails at its deadline names the holders, too, that it
+/// waited for.
+pub const HOLDERS_NAMED_LEVEL: u32 = 6;
+
 /// What this version understands beyond the first one, in
 /// [`Hello::minor`](crate::stream::Hello::minor).
 pub const MINOR: u32 = MINOR_MAX_OP;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::version::{
-    CLOSING_ORDER_LEVEL, KEPT_QUORUMS_LEVEL, NEWCOMERS_LEVEL, PARTS_LEVEL, STOP_TIMES_LEVEL,
+    CLOSING_ORDER_LEVEL, HOLDERS_NAMED_LEVEL, KEPT_QUORUMS_LEVEL, NEWCOMERS_LEVEL, PARTS_LEVEL,
+    STOP_TIMES_LEVEL,
 };
 use holdfast_api::{
     Among, Blob, Cause, Closed, Conclusion, EventKind, FailedWhy, Generation, Incarnation, Members,
@@ -373,6 +374,9 @@ impl Act<'_> {
         let (missing_count, missing) = match why {
             FailedWhy::Regroup => self.coordination.missing_in_advance(key, round),
             FailedWhy::SpecMismatch => (0, Vec::new()),
+            FailedWhy::Deadline if key.is_held && self.level >= HOLDERS_NAMED_LEVEL => {
+                self.missing_or_unreleased(key, round)
+            }
             FailedWhy::Deadline | FailedWhy::Over | FailedWhy::Revoked => {
                 self.coordination.missing_in(key, round, usize::MAX)
             }
@@ -419,6 +423,24 @@ impl Act<'_> {
             self.open(key, round);
             self.dirty.insert(key.clone());
         }
+    }
+
+    /// Who has not arrived at a held round, and who still holds what was before.
+    fn missing_or_unreleased(&self, key: &RoundKey, round: &Round) -> (u32, Vec<Missing>) {
+        let (mut count, mut missing) = self.coordination.missing_in(key, round, usize::MAX);
+        let unreleased = self.job.held.unreleased(key, round).filter(|(process, incarnation)| {
+            let is_waited_for = self.coordination.living(*process, *incarnation).is_ok()
+                && round.admits(key, *process, *incarnation)
+                && !round.arrivals.contains_key(process);
+            !is_waited_for
+        });
+        for (process, incarnation) in unreleased {
+            count += 1;
+            if missing.len() < MISSING_LISTED_MAX {
+                missing.push(self.coordination.holder(process, incarnation));
+            }
+        }
+        (count, missing)
     }
 
     /// Each call is decided, and its agent notified.

@@ -101,6 +101,25 @@ impl HeldRounds {
         }
     }
 
+    /// Members of the generations before that a round waits for, and that its scope does not
+    /// say: their exits were not seen, or they hold a round of the same name among others.
+    pub fn unreleased<'a>(
+        &'a self,
+        key: &'a RoundKey,
+        round: &'a Round,
+    ) -> impl Iterator<Item = (ProcessId, Incarnation)> + 'a {
+        self.named(&key.name).flat_map(move |(other, held)| {
+            let waits_for = move |(process, incarnation): &(ProcessId, Incarnation)| {
+                let unseen = held.ended.get(process);
+                let free = unseen.and_then(|unseen| unseen.free_at);
+                held.holds(*process, *incarnation)
+                    && (other != key || unseen.is_some())
+                    && free.is_none_or(|at| at > round.reached)
+            };
+            held.base.members.iter().filter(waits_for)
+        })
+    }
+
     /// Held rounds of this name.
     fn named<'a>(&'a self, name: &'a Blob) -> impl Iterator<Item = (&'a RoundKey, &'a HeldRound)> {
         let first = RoundKey {

@@ -107,7 +107,7 @@ impl HeldRound {
 
 impl Coordination {
     /// State of a holder, also in an incarnation that is not its latest.
-    fn holder(&self, process: ProcessId, incarnation: Incarnation) -> Missing {
+    pub fn holder(&self, process: ProcessId, incarnation: Incarnation) -> Missing {
         let latest = self.processes.get(&process).map_or(0, |record| record.incarnation);
         if latest == incarnation {
             return self.missing(process);
