@@ -223,8 +223,8 @@ impl Act<'_> {
             return Err(Refusal::NotAmong { round: key.name.clone(), process });
         }
         let record = self.living(process, incarnation)?;
-        // What is held stays held, also through an advance with this outcome again. A round
-        // that requires all does not close without somebody else instead.
+        // What is held stays held, also through an advance with this outcome again. Only a
+        // round that requires all cannot close with it in the place of another.
         let held = key.generation().and_then(|generation| self.job.held.of_generation(generation));
         let is_admitted = numbers.require_all || self.level < PARTS_LEVEL;
         if is_admitted && held.is_some_and(|(_, held)| held.holds(process, incarnation)) {

@@ -101,8 +101,8 @@ impl HeldRounds {
         }
     }
 
-    /// Members of the generations before that a round waits for, and that its scope does not
-    /// say: their exits were not seen, or they hold a round of the same name among others.
+    /// Holders that a round waits for, beside the living ones of its own generation before:
+    /// ended ones whose exit was not seen, and those of rounds of the same name among others.
     pub fn unreleased<'a>(
         &'a self,
         key: &'a RoundKey,
