@@ -24,6 +24,7 @@ const BANNED: [(&str, &[(&str, &str)]); 9] = [
         "thread::Builder",
         &[
             ("store/src/dev/lines.rs", "`holdfast-store dev` alone"),
+            ("store/src/node/effects.rs", "not with Offload::Inline"),
             ("store/src/node/scans.rs", "not with Offload::Inline"),
             ("store/src/storage/offload.rs", "not with Offload::Inline"),
             ("store/src/storage/writer.rs", "not with Writer::Task"),

@@ -59,11 +59,15 @@ pub enum Effect {
     RunOpened {
         /// Run that was opened.
         run: RunKey,
+        /// Revision of its opening.
+        at: Revision,
     },
     /// A run ended: its waits and watches end with this refusal.
     RunEnded {
         /// The run that ended.
         run: RunKey,
+        /// Revision of its end.
+        at: Revision,
         /// A [`Refusal::Fenced`] that names the run, and the one that followed it if one did.
         refusal: Refusal,
     },

@@ -131,7 +131,7 @@ impl Machine {
             applied.discard(room);
         }
         self.jobs.insert_open(key, self.revision + 1, self.time);
-        applied.effects.push(Effect::RunOpened { run: key.clone() });
+        applied.effects.push(Effect::RunOpened { run: key.clone(), at: self.revision + 1 });
     }
 
     /// Refuses a run that has ended, or is about to: no process enters it any more.
@@ -333,6 +333,6 @@ impl Machine {
         self.jobs.end(run, RunEnd { at, time, by: by.clone(), left });
         self.end_life(run, applied);
         let refusal = Refusal::Fenced { job: run.job.clone(), run: run.run.clone(), at, by };
-        applied.effects.push(Effect::RunEnded { run: run.clone(), refusal });
+        applied.effects.push(Effect::RunEnded { run: run.clone(), at, refusal });
     }
 }

@@ -98,7 +98,7 @@ struct Inner {
     /// KiB of large frames that are being read, likewise.
     frame_room: Room,
     /// Frames that take much memory once decoded, being decoded or handed on.
-    dense_frames: Arc<Semaphore>,
+    dense_frames: Room,
     /// KiB of large frames of replies that are being written, likewise.
     reply_room: Room,
     /// Streams that may be passed on: each takes one more descriptor.
@@ -167,7 +167,7 @@ impl App {
             stream_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             first_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             frame_room: Room::new(stream::UNDER_WAY_KIB_MAX),
-            dense_frames: Arc::new(Semaphore::new(stream::DENSE_FRAMES_MAX)),
+            dense_frames: Room::new(stream::DENSE_FRAMES_MAX),
             reply_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             through_room: Arc::new(Semaphore::new((accept::descriptors() / 8).clamp(1, 4096))),
             backups: Arc::new(Semaphore::new(backup::BACKUPS_MAX)),

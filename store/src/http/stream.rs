@@ -88,7 +88,7 @@ const DENSE_VALUES_MIN: usize = 1 << 17;
 const DENSE_TIMES_MIN: usize = 4;
 
 /// Such frames that are decoded or handed on at a time, on all connections.
-pub(crate) const DENSE_FRAMES_MAX: usize = 8;
+pub(crate) const DENSE_FRAMES_MAX: u32 = 8;
 
 type Source = BufReader<ReadHalf<TokioIo<Upgraded>>>;
 type Sink = WriteHalf<TokioIo<Upgraded>>;
@@ -227,7 +227,7 @@ impl Replies {
 /// What a frame holds until its requests were taken.
 struct Held {
     _room: Option<Part>,
-    _decoding: Option<OwnedSemaphorePermit>,
+    _decoding: Option<Part>,
 }
 
 /// What a request holds until its reply is written.
@@ -348,7 +348,7 @@ impl Connection {
 
     /// A place for a frame that takes much more memory once it is decoded, which few may
     /// have at a time; none if it does not.
-    async fn decoding(&self, frame: &[u8]) -> Result<Option<OwnedSemaphorePermit>, String> {
+    async fn decoding(&self, frame: &[u8]) -> Result<Option<Part>, String> {
         // Most frames are known to be small: no value has less than a byte.
         if frame.len() < DENSE_VALUES_MIN {
             return Ok(None);
@@ -361,8 +361,8 @@ impl Connection {
         if values < DENSE_VALUES_MIN || values * VALUE_BYTES < frame.len() * DENSE_TIMES_MIN {
             return Ok(None);
         }
-        let place = self.app.inner.dense_frames.clone().acquire_owned().await;
-        place.map(Some).map_err(|_| closing().to_string())
+        let places = &self.app.inner.dense_frames;
+        Ok(Some(self.app.inner.pressure.take(places, &self.tenant, 1).await))
     }
 
     /// The room that a command or read holds until it is answered, or why it is

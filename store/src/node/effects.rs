@@ -4,11 +4,12 @@
 //! wake many are performed by a thread of their own, in the same order: neither consensus
 //! nor the next entries wait for it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use holdfast_api::{Problem, Revision};
+use holdfast_api::{Name, Problem, Revision};
 use holdfast_machine::Effect;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -61,13 +62,13 @@ impl Parked {
                     self.watches.changed(&batch);
                     self.performed.store(batch.revision, Ordering::Release);
                 }
-                Effect::RunOpened { run } => {
-                    let over = self.waits.lock().run_opened(&run);
+                Effect::RunOpened { run, at } => {
+                    let over = self.waits.lock().run_opened(&run, at);
                     over.tell();
                     self.watches.run_opened(&run);
                 }
-                Effect::RunEnded { run, refusal } => {
-                    let over = self.waits.lock().run_ended(&run, &refusal);
+                Effect::RunEnded { run, at, refusal } => {
+                    let over = self.waits.lock().run_ended(&run, at, &refusal);
                     over.tell();
                     self.watches.run_ended(&run);
                 }
@@ -81,12 +82,15 @@ impl Parked {
 
     /// Roughly how many things have to be looked at or woken.
     fn cost(&self, effects: &[Effect]) -> usize {
-        let all = || self.waits.lock().len() + usize::try_from(self.watches.len()).unwrap_or(0);
+        let all = |job: &Name| {
+            let watches = usize::try_from(self.watches.len()).unwrap_or(usize::MAX);
+            self.waits.lock().keys_of(job).saturating_add(watches)
+        };
         let mut cost = 0;
         for effect in effects {
             cost += match effect {
                 Effect::Changed(batch) => self.waits.lock().cost(batch) + self.watches.cost(batch),
-                Effect::RunOpened { .. } | Effect::RunEnded { .. } => all(),
+                Effect::RunOpened { run, .. } | Effect::RunEnded { run, .. } => all(&run.job),
                 Effect::Notify(leases) => leases.len(),
                 Effect::Recorded { job } => self.feeds.lock().count(&Topic::Events(job.clone())),
             };
@@ -199,7 +203,10 @@ fn start(parked: Arc<Parked>) -> std::io::Result<Sender<Vec<Effect>>> {
 fn perform_all(parked: &Parked, handed: &Receiver<Vec<Effect>>) {
     while let Ok(effects) = handed.recv() {
         let changes = changes(&effects);
-        parked.perform(effects);
+        // What fails must not end all that comes after it.
+        if catch_unwind(AssertUnwindSafe(|| parked.perform(effects))).is_err() {
+            tracing::error!("effects of some entries were lost");
+        }
         parked.behind.fetch_sub(changes, Ordering::AcqRel);
     }
 }

@@ -89,7 +89,8 @@ impl Node {
         let named = scope.run.is_some();
         let since = revision + u64::from(holdfast_api::planted!(LostWakeUp));
         let (missing_now, run_now) = (missing.clone(), run.clone());
-        let parked = waits::Parked { run, named, since, missing, room, tells, ended };
+        let seen = machine.revision();
+        let parked = waits::Parked { run, named, seen, since, missing, room, tells, ended };
         let id = self.inner.effects.waits().park(parked);
         let wait = ParkedWait { id, effects: self.inner.effects.clone() };
         waiting(revision);
@@ -124,7 +125,10 @@ impl Node {
             let places = missing.iter().enumerate();
             let met = places.filter(|(_, condition)| machine.met(run, condition, Some(since)));
             let met: Vec<usize> = met.map(|(place, _)| place).collect();
-            effects.waits().met(id, &met, machine.revision()).tell();
+            for piece in met.chunks(waits::PIECE) {
+                let over = effects.waits().met(id, piece, machine.revision());
+                over.tell();
+            }
         }
         // Losing leadership ends what is parked; a loss before the parking has to be
         // noticed here.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use holdfast_api::limits::WAIT_BYTES;
 use holdfast_api::{
-    Blob, Change, ChangeKind, Code, Condition, Problem, Refusal, Revision, Until, WatchBatch,
+    Blob, Change, ChangeKind, Code, Condition, Name, Problem, Refusal, Revision, Until, WatchBatch,
 };
 use holdfast_machine::{Machine, RunKey};
 use parking_lot::Mutex;
@@ -24,8 +24,11 @@ use tokio::time::Instant;
 
 use super::parking::Room;
 
-/// Keys that are entered or forgotten under one lock.
-const PIECE: usize = 1024;
+/// Keys that are entered, met or forgotten under one lock.
+pub(crate) const PIECE: usize = 1024;
+
+/// Changes of a batch whose cost is added up; the others count as one each.
+const COST_CHANGES_MAX: usize = 256;
 
 /// Called with how a wait ended: the revision by which all was met, or the
 /// problem. No lock of this module is held then.
@@ -34,13 +37,13 @@ pub type Ended = Box<dyn FnOnce(Result<Revision, Problem>) + Send>;
 /// Waits that have ended, and how. They are told when this is [told](Over::tell).
 #[must_use]
 #[derive(Default)]
-pub(crate) struct Over(Vec<(Ended, Result<Revision, Problem>)>);
+pub(crate) struct Over(Vec<(Wait, Result<Revision, Problem>)>);
 
 impl Over {
     /// Tells all of them; call it without the lock of the waits.
     pub(crate) fn tell(self) {
-        for (ended, how) in self.0 {
-            ended(how);
+        for (wait, how) in self.0 {
+            (wait.ended)(how);
         }
     }
 }
@@ -52,11 +55,14 @@ pub(crate) type WaitId = u64;
 /// report on, of those too that were parked before.
 pub(crate) type Tells = Arc<AtomicBool>;
 
+/// A wait that is parked here.
 struct Wait {
     run: RunKey,
     /// Whether its client named the run.
     named: bool,
-    /// Changes up to this revision were seen when it was registered.
+    /// The revision of the state that it was compared with.
+    seen: Revision,
+    /// Changes up to this revision do not count.
     since: Revision,
     /// In byte order of their keys; none once it is met.
     missing: Vec<(Blob, Option<Until>)>,
@@ -126,7 +132,9 @@ pub(crate) struct Parked {
     pub(crate) run: RunKey,
     /// Whether its client named the run.
     pub(crate) named: bool,
-    /// Changes up to this revision were seen.
+    /// The revision of the state that it was compared with.
+    pub(crate) seen: Revision,
+    /// Changes up to this revision do not count.
     pub(crate) since: Revision,
     /// What it waits for, as [`missing`] answers it.
     pub(crate) missing: Vec<Condition>,
@@ -175,12 +183,13 @@ impl Wait {
 impl Waits {
     /// Parks a wait. Changes wake it once its keys are [entered](Waits::enter).
     pub(crate) fn park(&mut self, parked: Parked) -> WaitId {
-        let Parked { run, named, since, missing, room, tells, ended } = parked;
+        let Parked { run, named, seen, since, missing, room, tells, ended } = parked;
         self.next += 1;
         let left = missing.len();
         let missing = missing.into_iter().map(|it| (it.key, Some(it.until))).collect();
         let began = Instant::now();
-        let wait = Wait { run, named, since, missing, left, _room: room, tells, began, ended };
+        let wait =
+            Wait { run, named, seen, since, missing, left, _room: room, tells, began, ended };
         self.waits.insert(self.next, wait);
         self.next
     }
@@ -228,7 +237,15 @@ impl Waits {
             let waiting = self.by_key.get(&run).and_then(|keys| keys.get(&change.key));
             1 + waiting.map_or(0, BTreeSet::len)
         };
-        batch.changes.iter().map(waiting).sum()
+        // A few tell enough of many.
+        let looked_at = batch.changes.iter().take(COST_CHANGES_MAX).map(waiting).sum::<usize>();
+        looked_at + batch.changes.len().saturating_sub(COST_CHANGES_MAX)
+    }
+
+    /// How many keys are waited for in the runs of a job.
+    pub(crate) fn keys_of(&self, job: &Name) -> usize {
+        let runs = self.by_key.iter().filter(|(run, _)| run.job == *job);
+        runs.map(|(_, keys)| keys.len()).sum()
     }
 
     /// Wakes waits that this change meets.
@@ -252,30 +269,45 @@ impl Waits {
         over
     }
 
-    /// Ends all waits in a run that takes no more writes.
-    pub(crate) fn run_ended(&mut self, run: &RunKey, refusal: &Refusal) -> Over {
-        let keys = self.by_key.remove(run).into_iter();
-        let mut over = Over::default();
-        for id in keys.flat_map(HashMap::into_values).flatten() {
-            if let Some(wait) = self.waits.remove(&id) {
-                over.0.push((wait.ended, Err(refusal.clone().into())));
-            }
-        }
-        over
+    /// Ends all waits in a run that takes no more writes since this revision.
+    pub(crate) fn run_ended(&mut self, run: &RunKey, at: Revision, refusal: &Refusal) -> Over {
+        self.end_before(run, at, |_| refusal.clone().into())
     }
 
     /// A run was opened. Waits in another run of its job were parked when the job did
     /// not exist: those that named no run mean this one, and ask again.
-    pub(crate) fn run_opened(&mut self, run: &RunKey) -> Over {
+    pub(crate) fn run_opened(&mut self, run: &RunKey, at: Revision) -> Over {
         let others = self.by_key.keys().filter(|other| other.job == run.job && *other != run);
         let others: Vec<RunKey> = others.cloned().collect();
         let mut over = Over::default();
         for other in others {
-            for id in self.by_key.remove(&other).into_iter().flatten().flat_map(|(_, ids)| ids) {
-                if let Some(wait) = self.waits.remove(&id) {
-                    over.0.push((wait.ended, Err(elsewhere(&other, wait.named))));
+            let ended = self.end_before(&other, at, |wait| elsewhere(&other, wait.named));
+            over.0.extend(ended.0);
+        }
+        over
+    }
+
+    /// Ends the waits in a run that were compared with a state before this revision: later
+    /// ones knew of it.
+    fn end_before(&mut self, run: &RunKey, at: Revision, why: impl Fn(&Wait) -> Problem) -> Over {
+        let Some(mut keys) = self.by_key.remove(run) else { return Over::default() };
+        let mut over = Over::default();
+        keys.retain(|_, ids| {
+            ids.retain(|id| match self.waits.get(id) {
+                Some(wait) if wait.seen >= at => true,
+                _ => {
+                    let ended = self.waits.remove(id);
+                    over.0.extend(ended.map(|wait| {
+                        let problem = why(&wait);
+                        (wait, Err(problem))
+                    }));
+                    false
                 }
-            }
+            });
+            !ids.is_empty()
+        });
+        if !keys.is_empty() {
+            self.by_key.insert(run.clone(), keys);
         }
         over
     }
@@ -283,7 +315,7 @@ impl Waits {
     /// Ends all waits: this node has stopped leading.
     pub(crate) fn end_all(&mut self, problem: &Problem) -> Over {
         self.by_key.clear();
-        Over(self.waits.drain().map(|(_, wait)| (wait.ended, Err(problem.clone()))).collect())
+        Over(self.waits.drain().map(|(_, wait)| (wait, Err(problem.clone()))).collect())
     }
 
     /// The waits that no agent reports, parked for at least this long: the oldest
@@ -352,7 +384,7 @@ impl Waits {
     fn end_if_met(&mut self, id: WaitId, revision: Revision, over: &mut Over) {
         if self.waits.get(&id).is_some_and(|wait| wait.left == 0) {
             let wait = self.waits.remove(&id).expect("looked up in the line before");
-            over.0.push((wait.ended, Ok(revision)));
+            over.0.push((wait, Ok(revision)));
         }
     }
 

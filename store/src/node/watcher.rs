@@ -60,8 +60,8 @@ impl Node {
         let room = parking.take(job, size + WATCH_BYTES, &limits.budget)?;
         let late = u64::from(holdfast_api::planted!(LateResume));
         let next = from.map_or_else(|| machine.revision() + 1, |from| from + late).max(1);
-        let registration = self.inner.effects.watches().register(run.clone(), prefix.clone());
         drop(state);
+        let registration = self.inner.effects.watches().register(run.clone(), prefix.clone());
         Ok(Watcher {
             node: self.clone(),
             tenant: Tenant::of(scope),
@@ -136,11 +136,11 @@ impl Watcher {
             true => Some(node.inner.catching_up.take(&self.tenant, 1).await),
             false => None,
         };
-        let batches = self.look_through()?;
         if is_far {
             tokio::task::yield_now().await;
         }
-        Ok(batches)
+        // Nothing may be awaited from here on: what was found would be lost with the call.
+        self.look_through()
     }
 
     fn look_through(&mut self) -> Result<Vec<WatchBatch>, Problem> {

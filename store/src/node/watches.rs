@@ -90,6 +90,9 @@ impl Bell {
 /// Different lengths of prefixes in one run: a change looks up each of them.
 const LENGTHS_MAX: usize = 64;
 
+/// Changes for which bells ring under one lock.
+const PIECE: usize = 1024;
+
 /// Changes of a batch whose cost is added up; the others count as one each.
 const COST_CHANGES_MAX: usize = 256;
 
@@ -162,18 +165,24 @@ impl Watches {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
+        for piece in batch.changes.chunks(PIECE) {
+            self.ring(piece, batch.revision);
+        }
+    }
+
+    fn ring(&self, changes: &[Change], revision: Revision) {
         let mut runs = self.runs.lock();
-        for change in &batch.changes {
+        for change in changes {
             let run = RunKey { job: change.job.clone(), run: change.run.clone() };
             let Some(per_run) = runs.get_mut(&run) else { continue };
             for length in per_run.lengths.keys().take_while(|l| **l <= change.key.len()) {
                 let prefix = &change.key.as_bytes()[..*length];
                 let Some(bells) = per_run.by_prefix.get_mut(prefix) else { continue };
-                if std::mem::replace(&mut bells.rung, batch.revision) == batch.revision {
+                if std::mem::replace(&mut bells.rung, revision) == revision {
                     continue;
                 }
                 for bell in bells.by_id.values().filter_map(Weak::upgrade) {
-                    bell.ring(batch.revision);
+                    bell.ring(revision);
                 }
             }
         }

@@ -38,7 +38,6 @@ pub(crate) struct Act<'m> {
     /// The replicated feature level.
     pub level: u32,
     pub limits: Arc<Limits>,
-    pub level: u32,
     /// What the payloads of other runs leave of their budget; none below the level that has one.
     pub payload_room: Option<u64>,
     pub job: &'m mut JobCoordination,
@@ -91,7 +90,6 @@ impl Machine {
             time: self.time,
             level,
             limits,
-            level,
             payload_room,
             job,
             coordination,

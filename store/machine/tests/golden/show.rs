@@ -29,8 +29,10 @@ pub fn applied(applied: &Applied) -> String {
     for effect in &applied.effects {
         match effect {
             Effect::Changed(batch) => out.push_str(&changes(batch)),
-            Effect::RunOpened { run } => writeln!(out, "  opened {run}").unwrap(),
-            Effect::RunEnded { run, refusal } => writeln!(out, "  ended {run}: {refusal}").unwrap(),
+            Effect::RunOpened { run, .. } => writeln!(out, "  opened {run}").unwrap(),
+            Effect::RunEnded { run, refusal, .. } => {
+                writeln!(out, "  ended {run}: {refusal}").unwrap()
+            }
             // A script asks for its content with `events`.
             Effect::Recorded { .. } => {}
             Effect::Notify(leases) => {

@@ -49,7 +49,10 @@ impl Connection {
     fn park(&self, id: u64) -> bool {
         let mut parked = self.parked.lock();
         if parked.len() < PARKED_MAX {
-            parked.insert(id, Parked::Registering);
+            let replaced = parked.insert(id, Parked::Registering);
+            drop(parked);
+            // Without the lock: that may take others.
+            drop(replaced);
             return true;
         }
         drop(parked);
@@ -166,7 +169,9 @@ impl Connection {
             let hand_on = |batch, place| replies.send(id, ReplyBody::Changes(batch), Some(place));
             let problem = watching::deliver(watcher, quiet, room, hand_on).await;
             replies.send(id, ReplyBody::Problem(problem), None);
-            parked.lock().remove(&id);
+            // Dropped without the lock: that may take others.
+            let over = parked.lock().remove(&id);
+            drop(over);
         };
         self.tasks.spawn(ended.run_until_cancelled_owned(task));
     }

@@ -61,7 +61,8 @@ impl Pressure {
 
     /// A transfer for a tenant that holds some room.
     pub(crate) fn transfer(&self, tenant: Tenant) -> Transfer<'_> {
-        Transfer { pressure: self, tenant, since: Instant::now(), moved: 0 }
+        let now = Instant::now();
+        Transfer { pressure: self, tenant, since: now, looked: now, moved: 0 }
     }
 
     fn is_on(&self, tenant: &Tenant) -> bool {
@@ -78,6 +79,8 @@ pub(crate) struct Transfer<'a> {
     /// Begin of the present stretch, and what was moved in it.
     since: Instant,
     moved: usize,
+    /// When it was last looked at: a pause of this node's own is none of the peer.
+    looked: Instant,
 }
 
 impl Transfer<'_> {
@@ -89,11 +92,16 @@ impl Transfer<'_> {
     ) -> Option<io::Result<usize>> {
         let mut step = std::pin::pin!(step);
         loop {
-            if self.since.elapsed() >= PAUSE_MAX {
+            let now = Instant::now();
+            let was_away = now - std::mem::replace(&mut self.looked, now) > 3 * LOOK_EVERY;
+            if was_away {
+                (self.since, self.moved) = (now, 0);
+            }
+            if now - self.since >= PAUSE_MAX {
                 if self.moved < MOVED_MIN && self.pressure.is_on(&self.tenant) {
                     return None;
                 }
-                (self.since, self.moved) = (Instant::now(), 0);
+                (self.since, self.moved) = (now, 0);
             }
             if let Ok(done) = tokio::time::timeout(LOOK_EVERY, &mut step).await {
                 self.moved += done.as_ref().map_or(0, |bytes| *bytes);
