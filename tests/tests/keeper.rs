@@ -315,15 +315,18 @@ async fn hosts_go_on_when_the_keeper_of_another_is_killed() {
     }
 }
 
-/// Changes all memory that a keeper shares with its agents, as a program of the same user could.
-fn tamper_with(keeper: i32, tamper: fn(&std::fs::File)) -> usize {
+/// Changes memory that a keeper shares with its agents, as a program of the same user could: all
+/// whose name begins so.
+fn tamper_with(keeper: i32, name: &str, tamper: impl Fn(&std::fs::File)) -> usize {
     let files = std::fs::read_dir(format!("/proc/{keeper}/fd")).expect("it is ours");
+    let name = format!("memfd:{name}");
     let is_memory = |path: &PathBuf| {
-        std::fs::read_link(path).is_ok_and(|link| link.display().to_string().contains("memfd:"))
+        std::fs::read_link(path).is_ok_and(|link| link.display().to_string().contains(&name))
     };
     let memory: Vec<PathBuf> = files.flatten().map(|file| file.path()).filter(is_memory).collect();
     for path in &memory {
-        tamper(&std::fs::File::options().write(true).open(path).expect("it is ours"));
+        let file = std::fs::File::options().read(true).write(true).open(path);
+        tamper(&file.expect("it is ours"));
     }
     memory.len()
 }
@@ -353,7 +356,7 @@ async fn is_not_believed(tamper: fn(&std::fs::File)) {
     let mut store = TcpStore::connect(&command.address).await;
     assert_eq!(store.add("n", 1).await, 1);
     let process = process_at(&command.control).await;
-    assert!(tamper_with(keeper_of(process), tamper) > 0);
+    assert!(tamper_with(keeper_of(process), "", tamper) > 0);
     signal(process, Signal::SIGKILL);
     assert!(store.is_closed().await, "nobody knows what was under way there");
     // Two processes print it.
@@ -381,6 +384,101 @@ async fn memory_that_was_written_over_is_not_believed_and_no_other_run_is_read()
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_that_was_cut_off_is_not_believed_and_no_other_run_is_read() {
     is_not_believed(cut_off).await;
+}
+
+/// Changes one bit in the middle of the records.
+fn flip(file: &std::fs::File) {
+    use std::os::unix::fs::FileExt;
+    // One area is in use, and the other one empty.
+    for area in [1 << 40, 4096] {
+        let mut records = vec![0; 64 * 1024];
+        let count = file.read_at(&mut records, area).expect("it may be read");
+        let written = records[..count].iter().rposition(|byte| *byte > 0);
+        if let Some(last) = written {
+            let at = last / 2;
+            file.write_all_at(&[records[at] ^ 4], area + at as u64).expect("it may be written");
+            return;
+        }
+    }
+    panic!("nothing is written there");
+}
+
+/// Whether the session of this keeper's agent has a command of this key in flight.
+fn has_in_flight(keeper: i32, key: &str) -> bool {
+    let found = AtomicBool::new(false);
+    tamper_with(keeper, "holdfast-session", |file| {
+        let mut written = vec![0; 64 * 1024];
+        let count = std::os::unix::fs::FileExt::read_at(file, &mut written, 4096);
+        let written = &written[..count.expect("it may be read")];
+        let is_there = written.windows(key.len()).any(|window| window == key.as_bytes());
+        found.fetch_or(is_there, Ordering::Relaxed);
+    });
+    found.into_inner()
+}
+
+/// Changes one of the memories alone while an ADD is under way: it is not repeated, and the
+/// connections whose calls may be lost are closed.
+async fn is_found_alone(name: &str, tamper: fn(&std::fs::File), says: &str) {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "damaged", "--run", "r"];
+    let mut command = Command::start(&mut cluster, "damaged", &flags).await;
+    // Another host of the run sees what was counted.
+    let folder = cluster.folder().join("other-host").display().to_string();
+    let elsewhere = [("HOLDFAST_RUNTIME_DIR", folder.as_str())];
+    let other = Command::start_with(&mut cluster, "other", &elsewhere, &flags).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    for n in 1..=20 {
+        assert_eq!(store.add("n", 1).await, n);
+    }
+    let process = process_at(&command.control).await;
+    let keeper = keeper_of(process);
+    cluster.pause(1);
+    store.start_add("under way", 1).await;
+    eventually("the agent to send it", async || has_in_flight(keeper, "under way").then_some(()))
+        .await;
+    signal(process, Signal::SIGSTOP);
+    assert!(tamper_with(keeper, name, tamper) > 0);
+    signal(process, Signal::SIGKILL);
+    cluster.resume(1);
+    assert!(store.is_closed().await, "nobody knows what was under way there");
+    command.agent.says(says).await;
+    let counted = TcpStore::connect(&other.address).await.add("under way", 0).await;
+    assert!(counted < 2, "counted {counted} times");
+    command.end(0).await;
+    other.end(0).await;
+}
+
+const UNREADABLE: &str = "the records of the previous agent cannot be read";
+const UNUSABLE: &str = "its record cannot be used";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_alone_was_cut_off_is_not_believed() {
+    is_found_alone("holdfast-session", cut_off, UNREADABLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_one_wrong_bit_is_not_believed() {
+    is_found_alone("holdfast-session", flip, UNREADABLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_that_alone_was_cut_off_is_not_believed() {
+    is_found_alone("holdfast-state", cut_off, UNREADABLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_with_one_wrong_bit_is_not_believed() {
+    is_found_alone("holdfast-state", flip, UNREADABLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_alone_was_cut_off_is_closed() {
+    is_found_alone("holdfast-connection", cut_off, UNUSABLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_with_one_wrong_bit_is_closed() {
+    is_found_alone("holdfast-connection", flip, UNUSABLE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,13 +32,16 @@ impl Kept {
     ) -> std::io::Result<Kept> {
         let (notes, state) = Notes::open(state)?;
         let (ledger, resumed) = SessionLedger::open(session)?;
-        let is_whole = notes.is_whole() && ledger.is_whole();
+        let connections: usize = ports.iter().map(|port| port.connections.len()).sum();
+        // An agent with a state had opened a session. Without that, calls of these connections
+        // would be carried out twice. A keeper that gives up the session closes them all.
+        let has_session = resumed.is_some() || state.is_none() || connections == 0;
+        let is_whole = notes.is_whole() && ledger.is_whole() && has_session;
         let goes_on = |state: &State| is_whole && !state.has_programs;
         let (same, other) = match state {
             Some(state) if goes_on(&state) => (Some(state), None),
             state => (None, state),
         };
-        let connections: usize = ports.iter().map(|port| port.connections.len()).sum();
         match (&same, &other) {
             (Some(state), _) => {
                 info!("replaced the previous agent: run {}, {connections} connections", state.run);

@@ -8,6 +8,11 @@
 //! The file has two areas; one is in use. A rewritten journal goes into the other one, and then
 //! the heading names that. Each checksum includes the number of the writing, so that remains of an
 //! earlier one are not taken for records.
+//!
+//! Behind each heading is its *mark*: how many bytes of records were committed. It is written after
+//! them. So records that end before the mark were damaged, and an incomplete record behind it was
+//! being written. An agent that writes no marks leaves them empty, or of an earlier writing; then
+//! its records are not compared with them.
 
 use std::fs::File;
 use std::io;
@@ -22,6 +27,9 @@ const MAGIC: u64 = 0x6b65_6570_6572_3031;
 /// Size of each of the two headings, one for each area.
 const HEADING_BYTES: usize = 24;
 const HEADINGS: [u64; 2] = [0, 64];
+/// Offset of a mark from its heading, and its size.
+const MARK_OFFSET: u64 = HEADING_BYTES as u64;
+const MARK_BYTES: usize = 24;
 /// Offset of the word that says whether the journal is valid, after the headings: it is there from
 /// the beginning, so that changing it needs no memory.
 const BELIEF: u64 = 128;
@@ -54,6 +62,8 @@ pub struct Journal {
     writing: u64,
     end: u64,
     waiting: Vec<u8>,
+    /// Something that was written is not there any more.
+    is_damaged: bool,
 }
 
 /// Memory for a journal.
@@ -63,20 +73,30 @@ pub fn memory(name: &str) -> io::Result<OwnedFd> {
 
 impl Journal {
     /// Opens a journal that an earlier writer may have left, and returns its records. Memory that
-    /// was written and has no valid heading holds nothing, and is not believed.
+    /// was written and has no valid heading holds nothing, and is damaged.
     pub fn open(memory: OwnedFd) -> io::Result<(Journal, Vec<Record>)> {
         let file = File::from(memory);
         let writing = HEADINGS.iter().filter_map(|at| read_heading(&file, *at)).max();
         let Some(writing) = writing else {
             let is_new = file.metadata()?.len() == 0;
-            let journal = Journal { file, writing: 0, end: AREAS[0], waiting: Vec::new() };
-            journal.write_heading()?;
-            journal.believe(is_new)?;
+            let journal = Journal {
+                file,
+                writing: 0,
+                end: AREAS[0],
+                waiting: Vec::new(),
+                is_damaged: !is_new,
+            };
+            journal.begin(is_new)?;
             return Ok((journal, Vec::new()));
         };
         let begin = area(writing);
         let (records, end) = read(&file, writing, begin)?;
-        Ok((Journal { file, writing, end, waiting: Vec::new() }, records))
+        let is_damaged = match read_mark(&file, writing)? {
+            Mark::Absent => false,
+            Mark::Damaged => true,
+            Mark::Committed(bytes) => end - begin < bytes,
+        };
+        Ok((Journal { file, writing, end, waiting: Vec::new(), is_damaged }, records))
     }
 
     /// Queues one more record.
@@ -89,10 +109,11 @@ impl Journal {
         self.file.write_all_at(if complete { &BELIEVED } else { &INCOMPLETE }, BELIEF)
     }
 
-    /// Whether its writer last marked it valid.
+    /// Whether its writer last said that all is here, and all is.
     pub fn is_believed(&self) -> bool {
         let mut word = [0; BELIEVED.len()];
-        self.file.read_exact_at(&mut word, BELIEF).is_ok() && word == BELIEVED
+        let is_read = self.file.read_exact_at(&mut word, BELIEF).is_ok();
+        !self.is_damaged && is_read && word == BELIEVED
     }
 
     /// Bytes that it has.
@@ -106,7 +127,10 @@ impl Journal {
             return Ok(());
         }
         self.file.write_all_at(&self.waiting, self.end)?;
-        self.end += self.waiting.len() as u64;
+        let end = self.end + self.waiting.len() as u64;
+        let at = HEADINGS[index(self.writing)] + MARK_OFFSET;
+        self.file.write_all_at(&mark(self.writing, end - area(self.writing)), at)?;
+        self.end = end;
         self.waiting.clear();
         Ok(())
     }
@@ -135,19 +159,37 @@ impl Journal {
         (self.writing, self.end) = (writing, begin + bytes.len() as u64);
         self.waiting.clear();
         self.write_heading()?;
+        self.is_damaged = false;
+        // If the new heading is damaged later, the old one must not be taken for it.
+        self.file.write_all_at(&[0; HEADING_BYTES + MARK_BYTES], HEADINGS[index(before)])?;
         if old.1 > 0 {
             fallocate(&self.file, HOLE, old.0, old.1)?;
         }
         Ok(())
     }
 
+    /// Writes the first heading and whether the journal is valid, both at once.
+    fn begin(&self, is_new: bool) -> io::Result<()> {
+        let mut first = [0; BELIEF as usize + BELIEVED.len()];
+        first[..HEADING_BYTES + MARK_BYTES].copy_from_slice(&self.heading());
+        first[BELIEF as usize..].copy_from_slice(if is_new { &BELIEVED } else { &INCOMPLETE });
+        self.file.write_all_at(&first, HEADINGS[0])
+    }
+
     fn write_heading(&self) -> io::Result<()> {
-        let mut heading = [0; HEADING_BYTES];
+        self.file.write_all_at(&self.heading(), HEADINGS[index(self.writing)])
+    }
+
+    /// The heading, and the mark of what there is.
+    fn heading(&self) -> [u8; HEADING_BYTES + MARK_BYTES] {
+        let mut heading = [0; HEADING_BYTES + MARK_BYTES];
         heading[..8].copy_from_slice(&MAGIC.to_le_bytes());
         heading[8..16].copy_from_slice(&self.writing.to_le_bytes());
         let checksum = crc32c::crc32c(&heading[..16]);
         heading[16..20].copy_from_slice(&checksum.to_le_bytes());
-        self.file.write_all_at(&heading, HEADINGS[index(self.writing)])
+        let mark = mark(self.writing, self.end - area(self.writing));
+        heading[HEADING_BYTES..].copy_from_slice(&mark);
+        heading
     }
 }
 
@@ -185,6 +227,46 @@ fn read_heading(file: &File, at: u64) -> Option<u64> {
     let is_whole = number(0..8) == MAGIC && heading[16..20] == sum;
     // No agent rewrites that often: such a number is forged.
     (is_whole && writing < u64::from(u32::MAX)).then_some(writing)
+}
+
+/// What a writing's mark says.
+enum Mark {
+    /// Its writer writes none.
+    Absent,
+    /// It makes no sense.
+    Damaged,
+    /// So many bytes of records were committed.
+    Committed(u64),
+}
+
+fn mark(writing: u64, committed: u64) -> [u8; MARK_BYTES] {
+    let mut mark = [0; MARK_BYTES];
+    mark[..8].copy_from_slice(&writing.to_le_bytes());
+    mark[8..16].copy_from_slice(&committed.to_le_bytes());
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&MAGIC.to_le_bytes()), &mark[..16]);
+    mark[16..20].copy_from_slice(&checksum.to_le_bytes());
+    mark
+}
+
+fn read_mark(file: &File, writing: u64) -> io::Result<Mark> {
+    let mut found = [0; MARK_BYTES];
+    match file.read_exact_at(&mut found, HEADINGS[index(writing)] + MARK_OFFSET) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Mark::Absent),
+        Err(error) => return Err(error),
+    }
+    if found == [0; MARK_BYTES] {
+        return Ok(Mark::Absent);
+    }
+    let number = |range: std::ops::Range<usize>| {
+        found[range].try_into().map(u64::from_le_bytes).unwrap_or_default()
+    };
+    let (of, committed) = (number(0..8), number(8..16));
+    Ok(match found == mark(of, committed) {
+        false => Mark::Damaged,
+        true if of == writing => Mark::Committed(committed),
+        true => Mark::Absent,
+    })
 }
 
 /// The records from there on, and where they end.
@@ -287,6 +369,90 @@ mod tests {
         let (next, records) = again(&damaged);
         assert!(next.is_believed());
         assert_eq!(records.len(), 1);
+    }
+
+    #[test]
+    fn damage_before_the_end_of_what_was_committed_is_found() {
+        let written = |commits: u8| {
+            let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();
+            for n in 0..commits {
+                journal.push(n, &[n; 11]);
+                journal.commit().unwrap();
+            }
+            journal
+        };
+        for at in 0..5 * 20 {
+            let journal = written(5);
+            assert!(again(&journal).0.is_believed());
+            flip(&journal.file, AREAS[0] + at);
+            assert!(!again(&journal).0.is_believed(), "byte {at}");
+        }
+        for at in 0..HEADING_BYTES + MARK_BYTES {
+            let at = at as u64;
+            let mut journal = written(5);
+            journal.rewrite([(9, &b"base"[..])]).unwrap();
+            assert!(again(&journal).0.is_believed());
+            // Some bytes have no meaning.
+            flip(&journal.file, HEADINGS[1] + at);
+            let (next, records) = again(&journal);
+            assert_eq!(next.is_believed(), (20..24).contains(&at), "byte {at}");
+            assert!(!next.is_believed() || kinds(&records) == [9]);
+        }
+    }
+
+    #[test]
+    fn a_record_whose_writer_was_killed_in_the_middle_is_no_damage() {
+        let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();
+        journal.push(1, b"one");
+        journal.commit().unwrap();
+        let mut next = Vec::new();
+        append(&mut next, journal.writing, 2, &[b"two"]);
+        for written in 0..=next.len() {
+            journal.file.write_all_at(&next[..written], journal.end).unwrap();
+            let (again, records) = again(&journal);
+            assert!(again.is_believed(), "{written} bytes");
+            // All of it was written, only its mark was not.
+            let is_whole = written == next.len();
+            assert_eq!(kinds(&records), if is_whole { vec![1, 2] } else { vec![1] });
+        }
+        // What follows takes its place.
+        let (mut following, _) = again(&journal);
+        following.push(3, b"three");
+        following.commit().unwrap();
+        let (again, records) = again(&following);
+        assert!(again.is_believed());
+        assert_eq!(kinds(&records), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_journal_of_an_agent_that_writes_no_marks_is_read() {
+        let forget = |journal: &Journal, mark: &[u8]| {
+            let at = HEADINGS[index(journal.writing)] + MARK_OFFSET;
+            journal.file.write_all_at(mark, at).unwrap();
+        };
+        let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();
+        // None, or one of an agent before that wrote some.
+        for (rewrites, mark) in [(0, [0; MARK_BYTES]), (2, mark(0, 1_000))] {
+            for _ in 0..rewrites {
+                journal.rewrite([]).unwrap();
+            }
+            journal.push(1, b"one");
+            journal.commit().unwrap();
+            forget(&journal, &mark);
+            let (mut next, records) = again(&journal);
+            assert!(next.is_believed());
+            assert_eq!(kinds(&records), [1]);
+            next.push(2, b"two");
+            next.commit().unwrap();
+            flip(&next.file, AREAS[0]);
+            assert!(!again(&next).0.is_believed(), "from now on damage is found");
+        }
+    }
+
+    fn flip(file: &File, at: u64) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
     }
 
     #[test]

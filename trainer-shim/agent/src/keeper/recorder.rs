@@ -142,6 +142,9 @@ impl Recorder {
     /// For a connection that the keeper has, and what there is of it.
     pub fn open(socket: KeptSocket, memory: OwnedFd) -> io::Result<(Recorder, Recorded)> {
         let (journal, records) = Journal::open(memory)?;
+        if !journal.is_believed() {
+            return Err(io::Error::other("its records are damaged"));
+        }
         let mut base = Base { may_tell_attempt: true, ..Base::default() };
         let mut happened = Vec::new();
         for record in records {
