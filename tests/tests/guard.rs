@@ -89,6 +89,90 @@ async fn ranks_that_are_started_one_by_one_meet_and_none_is_there_twice() {
     assert_says(&runs, &["r1", "r2"]);
 }
 
+/// Variables of a rank on a host of its own: with another agent.
+fn rank_on<'v>(
+    folder: &'v str,
+    rank: &'v str,
+    world_size: &'v str,
+) -> [(&'static str, &'v str); 3] {
+    [("RANK", rank), ("WORLD_SIZE", world_size), ("HOLDFAST_RUNTIME_DIR", folder)]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_launch_on_other_hosts_does_not_join_the_first() {
+    let mut cluster = Cluster::start(1).await;
+    let folders = ["h0", "h1", "h2"].map(|host| cluster.folder().join(host).display().to_string());
+    let flags = ["--job", "ranks"];
+    let [on_0, on_1] = [rank_on(&folders[0], "0", "2"), rank_on(&folders[1], "1", "2")];
+    let first = Command::start_with(&mut cluster, "first-0", &on_0, &flags).await;
+    let mut second = Command::start_with(&mut cluster, "first-1", &on_1, &flags).await;
+    second.agent.says("job ranks run r1 (an open run, 1 other agent is in it)").await;
+
+    let refused = async |cluster: &mut Cluster, name: &str, rank: &str, world_size: &str| {
+        let command = ["sh", "-c", WAITS, "/dev/null"];
+        let variables = rank_on(&folders[2], rank, world_size);
+        let (mut other, _) = Agent::run_with(cluster, name, &variables, &flags, &command);
+        assert_eq!(other.ended().await.code(), Some(125), "{}", other.said());
+        other.said()
+    };
+    let here = "in its run r1, rank 1 is running on host ";
+    let said = refused(&mut cluster, "second-1", "1", "2").await;
+    assert_says(&said, &[here, " already: process ", "run --job ranks-2 ", "run --takeover "]);
+    let said = refused(&mut cluster, "larger", "3", "4").await;
+    let here = "of a launch with WORLD_SIZE=2 is running on host ";
+    assert_says(&said, &[here, "WORLD_SIZE=4", "run --job ranks-2 ", "run --takeover "]);
+
+    // A rank that has failed comes back on any host.
+    second.agent.signal(Signal::SIGTERM);
+    assert_ne!(second.agent.ended().await.code(), Some(0));
+    let moved = rank_on(&folders[2], "1", "2");
+    let mut moved = Command::start_with(&mut cluster, "moved", &moved, &flags).await;
+    moved.agent.says("job ranks run r1 (").await;
+    // As when its host loses power.
+    let agent = Pid::from_raw(process_at(&moved.control).await);
+    moved.agent.signal(Signal::SIGSTOP);
+    kill_with_keeper(agent);
+    moved.agent.kill();
+    std::fs::write(&moved.order, "0").expect("the folder is ours");
+    let mut back = Command::start_with(&mut cluster, "back", &on_1, &flags).await;
+    back.agent.says("job ranks run r1 (").await;
+    back.end(0).await;
+    first.end(0).await;
+}
+
+/// Kills an agent, and its keeper first: as when the host of both loses power.
+fn kill_with_keeper(agent: Pid) {
+    let status = std::fs::read_to_string(format!("/proc/{agent}/status")).expect("it runs");
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("it has one");
+    let keeper = Pid::from_raw(parent.trim().parse().expect("a number"));
+    kill(keeper, Signal::SIGKILL).expect("it is ours");
+    // It may have ended with its keeper.
+    let _ = kill(agent, Signal::SIGKILL);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_is_done_does_not_come_back_when_its_agent_is_replaced() {
+    let mut cluster = Cluster::start(1).await;
+    let rank = |rank: &'static str| [("RANK", rank), ("WORLD_SIZE", "2")];
+    let flags = ["--job", "done"];
+    let first = Command::start_with(&mut cluster, "rank-0", &rank("0"), &flags).await;
+    let mut second = Command::start_with(&mut cluster, "rank-1", &rank("1"), &flags).await;
+    first.end(0).await;
+    eventually("the end to be noted", async || {
+        let keys = ["--job", "done", "kv", "get", "@launch:part:rank 0"];
+        cluster.cli_ok(&keys).await.contains("\"is_done\":true").then_some(())
+    })
+    .await;
+    let agent = Pid::from_raw(process_at(&second.control).await);
+    kill(agent, Signal::SIGKILL).expect("it is ours");
+    second.agent.says("another agent serves run r1").await;
+    let command = ["sh", "-c", WAITS, "/dev/null"];
+    let (mut late, _) = Agent::run_with(&mut cluster, "late", &rank("0"), &flags, &command);
+    assert_eq!(late.ended().await.code(), Some(125), "{}", late.said());
+    assert_says(&late.said(), &["rank 0 has ended on host ", "run --job done-2 "]);
+    second.end(0).await;
+}
+
 /// A TCPStore client with this rank, which runs until it is killed.
 fn rank_at(cluster: &mut Cluster, name: &str, agent: &Agent, rank: &str) -> Process {
     let mut command = holdfast_tests::binaries::without_settings("bash");

@@ -32,6 +32,7 @@ use crate::keeper::link::{HandedPort, Keeper};
 use crate::keeper::state::{Notes, State};
 use crate::namespace::Namespace;
 use crate::outage;
+use crate::parts::Parts;
 use crate::ports::{Bound, Listener};
 use crate::reporting::Reporter;
 use crate::roster::Roster;
@@ -111,6 +112,7 @@ pub struct Handle {
     door: serve::Handle,
     processes: process::Door,
     stores: Stores,
+    parts: Parts,
     client: Client,
     requests: mpsc::Sender<Request>,
     keeper: Option<Keeper>,
@@ -294,6 +296,11 @@ impl Handle {
         &self.stores
     }
 
+    /// Parts of the launch that commands of this host are.
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
     /// The door for programs with the library.
     pub(crate) fn processes(&self) -> &process::Door {
         &self.processes
@@ -374,11 +381,19 @@ impl Agent {
             sender.clone(),
         );
         stores.restore(noted);
+        let parts = Parts::new(
+            &client,
+            scope.clone(),
+            (id.clone(), host.clone()),
+            processes.clone(),
+            options.lease_ttl,
+        );
         let handle = Handle {
             identity: Arc::new(Identity { addresses, job: options.job, met, host, id }),
             door: door.handle(),
             processes,
             stores,
+            parts,
             client: client.clone(),
             requests: sender,
             keeper: keeper.clone(),
@@ -504,6 +519,7 @@ impl Agent {
             () = forever(collecting) => {}
             () = forever(handle.processes.keep()) => {}
             () = handle.stores.keep() => {}
+            () = handle.parts.keep() => {}
             never = log_leaders(&client) => match never {},
             never = reporter.run() => match never {},
             never = outages => match never {},

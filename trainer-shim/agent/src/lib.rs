@@ -24,6 +24,7 @@
 //! | [`ports`] | ports of this host: bound, and found free |
 //! | `collector` | deletes the keys of namespaces that are over |
 //! | `stores` | stores that programs open for themselves, at addresses of their own |
+//! | `parts` | which command is which part of a launch, on all hosts of a run |
 //! | [`control`] | how the processes of one run on one host find their agent |
 //! | [`guard`] | which users of this host may use it |
 //! | `diagnosis` | what the kernel knows of one TCP socket |
@@ -80,6 +81,7 @@ pub mod guard;
 pub mod keeper;
 pub mod namespace;
 mod outage;
+mod parts;
 pub mod ports;
 mod process;
 pub mod programs;

@@ -18,6 +18,8 @@ pub struct Part {
     name: String,
     /// The process id of the command's `run`.
     pid: Option<i32>,
+    /// How many ranks the launch has, if it says so.
+    world_size: Option<u64>,
 }
 
 /// Which clients are attached, and which parts of the launch are done.
@@ -26,17 +28,37 @@ pub struct Attendance {
     attached: usize,
     ever: usize,
     over: bool,
-    /// Client process of each part, and since when.
-    present: BTreeMap<String, (Option<i32>, Instant)>,
+    /// Client of each part, and since when.
+    present: BTreeMap<String, (Part, Instant)>,
     /// When a part was done.
     done: BTreeMap<String, Instant>,
 }
 
 impl Part {
-    /// The part of this name, for the command of this process.
-    pub fn new(name: &str, pid: Option<i32>) -> Part {
+    /// The part of this name in a launch of this size, for the command of this process.
+    pub fn new(name: &str, pid: Option<i32>, world_size: Option<u64>) -> Part {
         let name = name.chars().filter(|c| !c.is_control());
-        Part { name: name.take(PART_CHARS_MAX).collect(), pid }
+        Part { name: name.take(PART_CHARS_MAX).collect(), pid, world_size }
+    }
+
+    /// As in "rank 0".
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process id of the command's `run`.
+    pub fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// How many ranks its launch has, if it says so.
+    pub fn world_size(&self) -> Option<u64> {
+        self.world_size
+    }
+
+    /// Its process, behind other words.
+    pub fn process(&self) -> String {
+        self.pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
     }
 }
 
@@ -52,13 +74,27 @@ impl Attendance {
     }
 
     /// Attaches a client; refused, with the reason, if another one is there for
-    /// its part, or that part is done.
+    /// its part, that part is done, or those that are there are of a launch of another size.
     pub fn enter(&mut self, part: Option<&Part>, now: Instant) -> Result<(), String> {
-        if let Some(Part { name, pid }) = part {
+        if let Some(part @ Part { name, world_size, .. }) = part {
             if let Some((other, since)) = self.present.get(name) {
-                let who = other.map(|pid| format!(": process {pid}")).unwrap_or_default();
-                let since = lasted(now, *since);
+                let (who, since) = (other.process(), lasted(now, *since));
                 return Err(format!("{name} is running here already{who}, since {since}"));
+            }
+            let is_other = |(other, _): &&(Part, Instant)| {
+                other.world_size.zip(*world_size).is_some_and(|(other, own)| other != own)
+            };
+            if let Some((other, since)) = self.present.values().find(is_other) {
+                let size = |size: Option<u64>| size.unwrap_or_default();
+                return Err(format!(
+                    "{} of a launch with WORLD_SIZE={} is running here{}, since {}, and this \
+                     command is of one with WORLD_SIZE={}",
+                    other.name,
+                    size(other.world_size),
+                    other.process(),
+                    lasted(now, *since),
+                    size(*world_size)
+                ));
             }
             if let Some(at) = self.done.get(name) {
                 return Err(format!(
@@ -67,7 +103,7 @@ impl Attendance {
                     lasted(now, *at)
                 ));
             }
-            self.present.insert(name.clone(), (*pid, now));
+            self.present.insert(name.clone(), (part.clone(), now));
         }
         self.attached += 1;
         self.ever += 1;
@@ -113,7 +149,7 @@ mod tests {
     #[test]
     fn a_part_of_a_launch_is_there_once() {
         let (mut all, now) = (Attendance::default(), Instant::now());
-        let part = |name: &str, pid| Part::new(name, Some(pid));
+        let part = |name: &str, pid| Part::new(name, Some(pid), Some(2));
         let (first, other) = (part("rank 0", 42), part("rank 1", 43));
         all.enter(Some(&first), now).unwrap();
         all.enter(Some(&other), now).unwrap();
@@ -122,6 +158,10 @@ mod tests {
         let later = now + Duration::from_secs(180);
         let refused = all.enter(Some(&part("rank 0", 44)), later).unwrap_err();
         assert_eq!(refused, "rank 0 is running here already: process 42, since 3 min");
+        let refused = all.enter(Some(&Part::new("rank 2", Some(45), Some(4))), later).unwrap_err();
+        let expected =
+            "rank 0 of a launch with WORLD_SIZE=2 is running here: process 42, since 3 min";
+        assert!(refused.starts_with(expected), "{refused}");
         assert_eq!(all.attached(), 4, "who is refused is not attached");
         // A client that died comes back; one that is done does not.
         assert!(!all.leave(Some(&first), true));
@@ -146,9 +186,12 @@ mod tests {
 
     #[test]
     fn the_name_of_a_part_is_bounded() {
-        let part = Part::new(&"\u{1F600}\n".repeat(1_000), None);
+        let part = Part::new(&"\u{1F600}\n".repeat(1_000), None, None);
         assert_eq!(part.name.chars().count(), PART_CHARS_MAX);
         assert!(!part.name.contains('\n'));
-        assert_eq!(Part::new("node rank 10 of torchrun", None).name, "node rank 10 of torchrun");
+        assert_eq!(
+            Part::new("node rank 10 of torchrun", None, None).name,
+            "node rank 10 of torchrun"
+        );
     }
 }

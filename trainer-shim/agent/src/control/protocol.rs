@@ -23,6 +23,9 @@ pub enum Request {
         /// The command's part of the launch, as "rank 0": there is one at a time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         part: Option<String>,
+        /// How many ranks the launch has, if the command is one of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        world_size: Option<u64>,
     },
     /// Open a namespace of the run at a port of its own, or return the port at
     /// which it is open.
@@ -182,10 +185,17 @@ mod tests {
     fn requests_read_as_they_are_documented() {
         let name = || "group-7".parse().unwrap();
         for (text, request) in [
-            (r#"{"attach":{}}"#, Request::Attach { tcpstore: vec![], part: None }),
+            (
+                r#"{"attach":{}}"#,
+                Request::Attach { tcpstore: vec![], part: None, world_size: None },
+            ),
             (
                 r#"{"attach":{"tcpstore":["127.0.0.1:29500"],"of_a_later_version":1}}"#,
-                Request::Attach { tcpstore: vec!["127.0.0.1:29500".parse().unwrap()], part: None },
+                Request::Attach {
+                    tcpstore: vec!["127.0.0.1:29500".parse().unwrap()],
+                    part: None,
+                    world_size: None,
+                },
             ),
             (r#"{"open":{"name":"group-7"}}"#, Request::Open { name: name() }),
             (

@@ -62,6 +62,8 @@ struct Attached {
     part: Option<Part>,
     /// Others that were attached when it came.
     before: usize,
+    /// Its part of the launch is done.
+    is_done: bool,
 }
 
 impl Server {
@@ -202,7 +204,7 @@ impl Shared {
         }
         let before = attendance.attached();
         attendance.enter(part.as_ref(), Instant::now())?;
-        Ok(Some(Attached { shared: Arc::clone(self), part, before }))
+        Ok(Some(Attached { shared: Arc::clone(self), part, before, is_done: false }))
     }
 
     fn end_unless_used(&self) {
@@ -223,7 +225,10 @@ impl Shared {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let Attached { shared, part, before: _ } = self;
+        let Attached { shared, part, before: _, is_done } = self;
+        if let (Some(part), Some(Ok(handle))) = (&*part, &*shared.agent.borrow()) {
+            handle.parts().release(part.name(), *is_done);
+        }
         if shared.attendance().leave(part.as_ref(), !shared.lasts) {
             shared.over.cancel();
         }
@@ -234,7 +239,7 @@ impl Drop for Attached {
 async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
-    let mut attached = None;
+    let mut attached: Option<Attached> = None;
     let mut store = None;
     loop {
         let is_known = attached.is_some() || store.is_some();
@@ -250,10 +255,11 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
                 {
                     handle.command_ended(pid, rank, exit);
                 }
-                if let Some(Attached { shared, part: Some(part), .. }) =
-                    attached.as_ref().filter(|_| done)
-                {
-                    shared.attendance().note_done(part, Instant::now());
+                if let Some(attached) = attached.as_mut().filter(|_| done) {
+                    attached.is_done = true;
+                    if let Some(part) = &attached.part {
+                        shared.attendance().note_done(part, Instant::now());
+                    }
                 }
                 drop(attached.take());
                 // The last one waits for the agent's end, the others do not.
@@ -262,14 +268,10 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
                 }
                 return Ok(());
             }
-            Ok(Request::Attach { tcpstore, part }) => {
-                let part = part.map(|name| Part::new(&name, pid));
+            Ok(Request::Attach { tcpstore, part, world_size }) => {
+                let part = part.map(|name| Part::new(&name, pid, world_size));
                 match attached.take().map_or_else(|| shared.attach(part), |same| Ok(Some(same))) {
-                    Ok(Some(now)) => {
-                        let before = now.before;
-                        attached = Some(now);
-                        attach(shared, &tcpstore, before).await
-                    }
+                    Ok(Some(now)) => attach(shared, &tcpstore, attached.insert(now)).await,
                     // The client finds the connection closed, and starts anew.
                     Ok(None) => return Ok(()),
                     Err(reason) => twice(shared, reason).await,
@@ -358,7 +360,7 @@ async fn read_line(reader: &mut BufReader<OwnedReadHalf>, attached: bool) -> io:
     })
 }
 
-async fn attach(shared: &Shared, tcpstore: &[SocketAddr], before: usize) -> Response {
+async fn attach(shared: &Shared, tcpstore: &[SocketAddr], attached: &Attached) -> Response {
     let handle = match shared.agent().await {
         Ok(handle) => handle,
         Err(refused) => return Response::Refused(refused),
@@ -368,6 +370,11 @@ async fn attach(shared: &Shared, tcpstore: &[SocketAddr], before: usize) -> Resp
             "the agent of this host still has commands of a run that is over ({reason}); start this \
              one when they have ended, or end them"
         ));
+    }
+    if let Some(part) = &attached.part
+        && let Err(reason) = handle.parts().take(part).await
+    {
+        return twice(shared, reason).await;
     }
     // Port 0 is any port: one that is open will do.
     let ports: Vec<SocketAddr> = tcpstore.iter().copied().filter(|at| at.port() != 0).collect();
@@ -381,7 +388,7 @@ async fn attach(shared: &Shared, tcpstore: &[SocketAddr], before: usize) -> Resp
         address,
         addresses: handle.addresses().to_vec(),
         lease: handle.processes().held().await,
-        met: met(handle.met(), before),
+        met: met(handle.met(), attached.before),
     }
 }
 

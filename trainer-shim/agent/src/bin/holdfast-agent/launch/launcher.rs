@@ -41,8 +41,8 @@ impl Launcher {
         let id = torchrun::find(command).and_then(of_command);
         let id = id.or_else(|| get("TORCHELASTIC_RUN_ID"));
         let torchrun = id.filter(|id| !id.is_empty() && id != NO_ID);
-        // mpirun inside a step: the step is that of its own daemons.
-        let slurm = if mpi.is_some() { slurm.filter(|slurm| !slurm.is_step()) } else { slurm };
+        // mpirun inside a step: the step is that of its own daemons, and the job is its own.
+        let slurm = if mpi.is_some() { slurm.map(Slurm::without_step) } else { slurm };
         Launcher { slurm, mpi, torchrun }
     }
 
@@ -114,6 +114,8 @@ pub mod tests {
             ("python train.py", STEP, Some("slurm-812.2")),
             ("python train.py", "SLURM_JOB_ID=812 SLURM_NTASKS=16", Some("slurm-812")),
             ("python train.py", MPIRUN, Some("mpi-77")),
+            ("python train.py", "PMI_RANK=1 PMI_SIZE=8", None),
+            ("python train.py", &format!("{STEP} PMI_RANK=1 PMI_SIZE=8"), Some("slurm-812")),
             ("torchrun --rdzv-id=seven train.py", "", Some("seven")),
             ("torchrun --rdzv_id seven train.py", STEP, Some("seven")),
             ("torchrun train.py", "PET_RDZV_ID=seven", Some("seven")),

@@ -23,6 +23,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
+use super::membership::Membership;
 use super::restarts::{AT_ONCE_MAX, Restarts, WITHIN};
 use crate::remedy::NotAttached;
 use crate::settings::Settings;
@@ -51,6 +52,8 @@ pub struct Start {
     choice: RunChoice,
     /// The command's part of the launch.
     part: Option<String>,
+    /// How many ranks the launch has, if the command is one of them.
+    world_size: Option<u64>,
     tcpstore: Vec<SocketAddr>,
     /// Ports of the agent before, in its order. Its run may only be joined:
     /// opening it anew might end the run after it.
@@ -116,7 +119,7 @@ impl Start {
         settings: &Settings,
         choice: RunChoice,
         flags: Vec<OsString>,
-        part: Option<String>,
+        membership: &Membership,
     ) -> anyhow::Result<Start> {
         let folder = place::folder(&settings.allow_uid)?;
         let place = match &choice {
@@ -128,7 +131,8 @@ impl Start {
             flags,
             job: settings.job(),
             choice,
-            part,
+            part: membership.part(),
+            world_size: membership.world_size(),
             tcpstore: settings.tcpstore.clone(),
             again: Vec::new(),
             lease: None,
@@ -157,7 +161,7 @@ impl Start {
                 && addresses.first() != self.again.first()
             {
                 // It ends when the last that was attached has left.
-                let attach = Request::Attach { tcpstore: Vec::new(), part: None };
+                let attach = Request::Attach { tcpstore: Vec::new(), part: None, world_size: None };
                 if connection.ask(&attach).await.is_ok() {
                     let _ = connection.tell(&Request::Leave { done: false, ended: None }).await;
                 }
@@ -167,8 +171,11 @@ impl Start {
                      command and start it again"
                 )
             }
-            let asking =
-                Request::Attach { tcpstore: self.tcpstore.clone(), part: self.part.clone() };
+            let asking = Request::Attach {
+                tcpstore: self.tcpstore.clone(),
+                part: self.part.clone(),
+                world_size: self.world_size,
+            };
             let within = self.connect_deadline + START_TIME_MAX;
             let answer = timeout(within, connection.ask(&asking)).await.map_err(|_| {
                 let process = self.place.process().map_or("?".to_owned(), |id| id.to_string());

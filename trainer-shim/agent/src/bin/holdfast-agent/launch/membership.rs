@@ -11,6 +11,8 @@ pub struct Membership {
     others: bool,
     /// As in "rank 0".
     part: Option<String>,
+    /// How many ranks the launch has, if the command is one of them.
+    world_size: Option<u64>,
 }
 
 impl Membership {
@@ -26,12 +28,13 @@ impl Membership {
                 || rank.is_some()
                 || value("rdzv-endpoint", "PET_RDZV_ENDPOINT").is_some();
             let part = number(rank).map(|rank| format!("node rank {rank} of torchrun"));
-            return Membership { others, part };
+            return Membership { others, part, world_size: None };
         }
         let number = |name: &str| number(text(name));
         let (rank, world) = (number("RANK"), number("WORLD_SIZE"));
         let others = rank.is_some() && world.is_some_and(|world| world > 1);
-        Membership { others, part: rank.map(|rank| format!("rank {rank}")) }
+        let world_size = world.filter(|_| rank.is_some());
+        Membership { others, part: rank.map(|rank| format!("rank {rank}")), world_size }
     }
 
     /// Whether no other command belongs to its launch.
@@ -42,6 +45,11 @@ impl Membership {
     /// Which part of the launch the command is: there is one at a time.
     pub fn part(&self) -> Option<String> {
         self.part.clone()
+    }
+
+    /// How many ranks the launch has, if the command is one of them.
+    pub fn world_size(&self) -> Option<u64> {
+        self.world_size
     }
 }
 
@@ -61,7 +69,7 @@ mod tests {
                 let mut all = variables.split_whitespace().filter_map(|one| one.split_once('='));
                 all.find(|(other, _)| *other == name).map(|(_, value)| value.to_owned())
             };
-            let Membership { others, part } = Membership::of(&command, now);
+            let Membership { others, part, .. } = Membership::of(&command, now);
             (others, part)
         };
         let part = |part: &str| Some(part.to_owned());

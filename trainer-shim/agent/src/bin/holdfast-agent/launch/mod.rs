@@ -104,9 +104,8 @@ pub async fn launch(
     let membership = Membership::of(command, |name| {
         around(name).filter(|value| !value.is_empty()).or_else(|| launcher.of_mpi(name))
     });
-    let part = membership.part();
     let usual = if membership.is_whole() { RunChoice::New } else { RunChoice::Held };
-    let start = Start::new(&settings, settings.choice(usual), own_flags(command), part)?;
+    let start = Start::new(&settings, settings.choice(usual), own_flags(command), &membership)?;
     let socket = start.socket().to_owned();
     // Shown to the end of this: the agent's last words are read when it has gone.
     let _shown = AgentLog::show(start.place().clone(), output.clone())

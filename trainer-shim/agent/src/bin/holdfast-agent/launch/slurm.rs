@@ -5,6 +5,8 @@ use holdfast_api::Name;
 /// A task of a step (`srun`), or a batch script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slurm {
+    /// Two clusters give the same numbers to their jobs.
+    cluster: Option<String>,
     job: String,
     /// None in the batch script itself.
     step: Option<Step>,
@@ -37,7 +39,9 @@ impl Slurm {
             Some(Step { id, task, tasks, local_task })
         };
         let restarts = number("SLURM_RESTART_COUNT").unwrap_or_else(|| "0".to_owned());
-        Some(Slurm { step: step(), job, restarts })
+        let names = |cluster: &String| format!("slurm-{cluster}-{job}").parse::<Name>().is_ok();
+        let cluster = get("SLURM_CLUSTER_NAME").filter(|name| !name.is_empty()).filter(names);
+        Some(Slurm { cluster, step: step(), job, restarts })
     }
 
     /// One run for all tasks of a step on all hosts, and another one for each
@@ -53,7 +57,13 @@ impl Slurm {
     /// with the counts of its steps.
     pub fn job(&self) -> Option<Name> {
         let step = self.step.as_ref().map(|step| format!(".{}", step.id)).unwrap_or_default();
-        format!("slurm-{}{step}", self.job).parse().ok()
+        let cluster = self.cluster.as_ref().map(|name| format!("{name}-")).unwrap_or_default();
+        format!("slurm-{cluster}{}{step}", self.job).parse().ok()
+    }
+
+    /// What is left of it in a process that is no task of the step.
+    pub fn without_step(self) -> Slurm {
+        Slurm { step: None, ..self }
     }
 
     /// How many tasks its step has.
@@ -107,6 +117,19 @@ mod tests {
         let again = [&STEP[..], &[("SLURM_RESTART_COUNT", "3")]].concat();
         assert_eq!(run(&read(&again).unwrap()), "slurm-812.2.3");
         assert_eq!(step().ranks(), [("RANK", "11"), ("WORLD_SIZE", "16"), ("LOCAL_RANK", "3")]);
+    }
+
+    #[test]
+    fn jobs_of_two_clusters_have_two_names() {
+        let of = |cluster: &'static str| {
+            let slurm = read(&[&STEP[..], &[("SLURM_CLUSTER_NAME", cluster)]].concat()).unwrap();
+            (slurm.job().unwrap().to_string(), slurm.run().unwrap().to_string())
+        };
+        let run = "slurm-812.2.0".to_owned();
+        assert_eq!(of("gpu"), ("slurm-gpu-812.2".to_owned(), run.clone()));
+        assert_eq!(of("a_b"), ("slurm-a_b-812.2".to_owned(), run.clone()));
+        assert_eq!(of(""), ("slurm-812.2".to_owned(), run.clone()));
+        assert_eq!(of("a/b"), ("slurm-812.2".to_owned(), run), "this cannot be in a name");
     }
 
     #[test]
