@@ -131,18 +131,23 @@ async fn an_older_torch_with_an_address_in_the_program() {
     is_captured_on_older_torch("tcp").await;
 }
 
+/// The line with these words that `run` prints in this log.
+async fn named(cluster: &Cluster, name: &str, words: &str) -> String {
+    let log = cluster.folder().join(format!("{name}.log"));
+    eventually("the program to be named", async || {
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        said.lines().find(|line| line.contains(words)).map(str::to_owned)
+    })
+    .await
+}
+
 /// The program is named, and what to do; it is not stopped for it.
 async fn is_named(torch: &Torch, how: &str, variables: &[(&str, &str)], words: &[&str]) {
     let mut cluster = Cluster::start(1).await;
     // It is left to itself, and then ends soon.
     let variables = [&[("PATIENCE_SECONDS", "60")], variables].concat();
     let program = Program::start(&mut cluster, torch, how, &variables);
-    let log = cluster.folder().join(format!("{how}.log"));
-    let line = eventually("the program to be named", async || {
-        let said = std::fs::read_to_string(&log).unwrap_or_default();
-        said.lines().find(|line| line.contains("bypasses Holdfast")).map(str::to_owned)
-    })
-    .await;
+    let line = named(&cluster, how, "bypasses Holdfast").await;
     let at = format!("--tcpstore 127.0.0.1:{}", program.port);
     for part in words {
         let part = if *part == "AT" { &at } else { *part };
@@ -168,6 +173,47 @@ async fn a_program_that_serves_its_store_is_named_where_nothing_captures_it() {
         &["serves a TCPStore itself", "env://", "MASTER_PORT + 1"],
     )
     .await;
+}
+
+/// Serves a store at this port, and runs until it is ended.
+const SERVES: &str = "
+import sys, time
+import torch.distributed as dist
+store = dist.TCPStore('localhost', int(sys.argv[1]), is_master=True, wait_for_workers=False)
+time.sleep(600)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_serves_its_store_beside_several_ports_is_named() {
+    let torch = Torch::newest();
+    let mut cluster = Cluster::start(1).await;
+    let [first, _, own] = [cluster.port(), cluster.port(), cluster.port()];
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["run", "--store", &cluster.list(), "--job", "beside"]);
+    command.args(["--tcpstore", &format!("127.0.0.1:{first}-{}", first + 1), "--"]);
+    command.arg(&torch.python).args(["-c", SERVES, &own.to_string()]);
+    let _program = Script::start_command(&mut cluster, "beside", command);
+    named(&cluster, "beside", "serves a TCPStore itself (is_master=True)").await;
+}
+
+/// Has loaded PyTorch and its hook, and a server as C++ code opens it: a thread of that name.
+const SERVES_UNSEEN: &str = "
+import ctypes, threading, time
+import torch.distributed as dist
+def serve():
+    ctypes.CDLL(None).prctl(15, b'pt_tcpstore_uv', 0, 0, 0)
+    time.sleep(600)
+threading.Thread(target=serve, daemon=True).start()
+time.sleep(600)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_with_the_wheel_is_named_if_it_serves_a_store_that_python_did_not_open() {
+    let Some(torch) = Torch::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["run", "--store", &cluster.list(), "--job", "unseen", "--"]);
+    command.arg(&torch.python).args(["-c", SERVES_UNSEEN]);
+    let _program = Script::start_command(&mut cluster, "unseen", command);
+    named(&cluster, "unseen", "serves a TCPStore that was not opened with Python's TCPStore").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -102,7 +102,9 @@ impl fmt::Display for Finding {
                 "the {processes} processes of the command have the agent's address and did not \
                  connect: they may not have come to init_process_group yet, or name another store \
                  in the program (init_method=\"tcp://…\", TCPStore(…)): install Holdfast's wheel into \
-                 their Python, which puts such stores on Holdfast, or use init_method=\"env://\""
+                 their Python, which puts such stores on Holdfast, or use init_method=\"env://\"; \
+                 a file (init_method=\"file://…\", FileStore(…)) stays a file in either case: use \
+                 init_method=\"env://\" instead"
             ),
             Finding::Gone { command, ours } => {
                 write!(f, "it ended without init_process_group, or {}", advice(command, *ours))

@@ -5,14 +5,18 @@
 //! program sets itself are where `environ` points to: the C library's, or that of an
 //! executable that was linked with a copy of it, as Debian's Python is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Most bytes read of a process's table of mappings.
 const MAPS_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Most bytes read of a table of connections.
+const TABLE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// The state of a listening socket in such a table.
+const LISTENS: &str = "0A";
 /// Most bytes read of an executable or a C library.
 const LIBRARY_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Variables that are looked at, and bytes of one.
@@ -155,11 +159,33 @@ impl Program {
             .is_some_and(|code| code.path.ends_with(PYTORCH))
     }
 
-    /// Whether one of its threads is a server of PyTorch's TCPStore.
-    pub fn serves_a_store(&self) -> bool {
+    /// How many of its threads are a server of PyTorch's TCPStore.
+    pub fn stores_served(&self) -> usize {
         let threads = std::fs::read_dir(self.folder.join("task")).into_iter().flatten().flatten();
         let names = threads.filter_map(|one| std::fs::read_to_string(one.path().join("comm")).ok());
-        names.into_iter().any(|name| name.starts_with("pt_tcpstore"))
+        names.filter(|name| name.starts_with("pt_tcpstore")).count()
+    }
+
+    /// The ports at which it listens; none if they cannot be read.
+    pub fn ports(&self) -> BTreeSet<u16> {
+        let files = std::fs::read_dir(self.folder.join("fd")).into_iter().flatten().flatten();
+        let links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        let sockets: BTreeSet<String> = links
+            .filter_map(|link| {
+                let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+                Some(inode.to_owned())
+            })
+            .collect();
+        let mut ports = BTreeSet::new();
+        for table in ["net/tcp", "net/tcp6"] {
+            let Ok(table) = File::open(self.folder.join(table)) else { continue };
+            let lines = BufReader::new(table.take(TABLE_BYTES_MAX)).lines().map_while(Result::ok);
+            let listening = lines.filter_map(|line| listening(&line));
+            ports.extend(
+                listening.filter(|(_, inode)| sockets.contains(inode)).map(|(port, _)| port),
+            );
+        }
+        ports
     }
 
     fn word(&self, at: u64) -> Option<u64> {
@@ -174,6 +200,14 @@ impl Program {
         let text = bytes[..read].split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(text).into_owned()
     }
+}
+
+/// The port of a line of `/proc/net/tcp`, and the number of its socket, if that listens.
+fn listening(line: &str) -> Option<(u16, String)> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, local, _, LISTENS, _, _, _, _, _, inode, ..] = fields.as_slice() else { return None };
+    let port = u16::from_str_radix(local.rsplit(':').next()?, 16).ok()?;
+    Some((port, (*inode).to_owned()))
 }
 
 fn mapping(line: &str) -> Option<Mapping> {
@@ -229,6 +263,24 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn the_ports_at_which_a_process_listens_are_found() {
+        let line = "   0: 0100007F:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0 \
+                    0 4711 1 0000000000000000 100 0 0 10 0";
+        assert_eq!(listening(line), Some((29_500, "4711".to_owned())));
+        let line = line.replace(" 0A ", " 01 ");
+        assert_eq!(listening(&line), None, "it is connected");
+        let sockets = [("127.0.0.1", 0), ("::1", 0)].map(std::net::TcpListener::bind);
+        let sockets = sockets.map(|socket| socket.unwrap());
+        let own = Program::with(PathBuf::from("/proc/self"), "").unwrap();
+        for socket in sockets {
+            let port = socket.local_addr().unwrap().port();
+            assert!(own.ports().contains(&port));
+            drop(socket);
+            assert!(!own.ports().contains(&port));
+        }
+    }
 
     #[test]
     fn mappings_are_read_as_the_kernel_prints_them() {

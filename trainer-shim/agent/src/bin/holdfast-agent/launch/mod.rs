@@ -35,7 +35,9 @@ mod torch_version;
 mod torchrun;
 pub mod witness;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -165,7 +167,10 @@ pub async fn launch(
         words: command.len(),
         ours: reachable(command_settings.address),
         keeps_master_addr: flags.keep_master_addr,
-        has_masters: command_settings.address != attached.address,
+        masters: match command_settings.address != attached.address {
+            true => settings.tcpstore.iter().map(SocketAddr::port).collect::<BTreeSet<_>>(),
+            false => BTreeSet::new(),
+        },
         control: socket.clone(),
     });
     let status =

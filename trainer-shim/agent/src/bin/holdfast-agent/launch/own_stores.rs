@@ -1,8 +1,8 @@
 //! Programs that bypass the agent with a store of their own: found while they run,
 //! and reported at once, since such a job often hangs until its time limit.
 //!
-//! A Python that has Holdfast's wheel puts those stores on Holdfast, and sets a variable for that:
-//! it is left alone.
+//! A Python that has Holdfast's wheel puts those stores on Holdfast, and sets a variable for that.
+//! A store that it serves nevertheless was opened without Python's `TCPStore`.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -43,8 +43,8 @@ pub struct Watched {
     pub ours: SocketAddr,
     /// Its `MASTER_*` are not the agent's.
     pub keeps_master_addr: bool,
-    /// Programs may be masters beside the agent: their servers have no clients.
-    pub has_masters: bool,
+    /// Ports at which programs may be masters beside the agent: their servers have no clients.
+    pub masters: BTreeSet<u16>,
     /// The control socket of its agent.
     pub control: PathBuf,
 }
@@ -59,6 +59,7 @@ struct Facts {
     /// Control socket that the program was given.
     control: String,
     capture: String,
+    /// Stores that it serves, those at ports for masters left out.
     serves: bool,
     /// It has waited within PyTorch for two looks.
     searches: bool,
@@ -71,6 +72,8 @@ enum Bypass {
     Named { address: String, port: String, started_so: bool },
     /// It is a server of PyTorch's TCPStore.
     Serves,
+    /// It is one although it has the wheel.
+    ServesUncaptured,
     /// It looks for a store that is not there.
     Searches,
 }
@@ -115,7 +118,7 @@ impl Seen {
         let mut found = Vec::new();
         for process in bypass::family(watched.root) {
             let Some(program) = Program::read(process.id) else { continue };
-            let mut facts = self.facts(&process, &program);
+            let mut facts = self.facts(&process, &program, &watched.masters);
             if program.sleeps_in_pytorch() {
                 facts.searches = self.waited.contains(&process.id);
                 waiting.insert(process.id);
@@ -132,7 +135,7 @@ impl Seen {
         (self, found)
     }
 
-    fn facts(&mut self, process: &Process, program: &Program) -> Facts {
+    fn facts(&mut self, process: &Process, program: &Program, masters: &BTreeSet<u16>) -> Facts {
         let now = program.variables(VARIABLES, &mut self.libraries);
         let started = [&process.address, &process.port];
         let Some([address, port, control, capture]) =
@@ -142,7 +145,8 @@ impl Seen {
             return Facts { capture: process.id.to_string(), ..Facts::default() };
         };
         let started_so = started == [&address, &port];
-        let serves = program.serves_a_store();
+        let stores = program.stores_served();
+        let serves = stores > 0 && stores > beside(masters, &program.ports());
         Facts { address, port, started_so, control, capture, serves, searches: false }
     }
 }
@@ -150,18 +154,26 @@ impl Seen {
 /// How this program bypasses the agent, if it does.
 fn bypass(facts: &Facts, id: u32, watched: &Watched, ports: &[u16]) -> Option<Bypass> {
     let elsewhere = facts.control != watched.control.to_string_lossy();
-    if elsewhere || facts.capture == id.to_string() {
+    if elsewhere {
         return None;
+    }
+    if facts.capture == id.to_string() {
+        return facts.serves.then_some(Bypass::ServesUncaptured);
     }
     let is_told = !facts.port.is_empty() && !watched.keeps_master_addr;
     if is_told && !is_ours(&facts.address, &facts.port, watched.ours, ports) {
         let Facts { address, port, started_so, .. } = facts.clone();
         return Some(Bypass::Named { address, port, started_so });
     }
-    if facts.serves && !watched.has_masters {
+    if facts.serves {
         return Some(Bypass::Serves);
     }
     facts.searches.then_some(Bypass::Searches)
+}
+
+/// How many stores a program that listens at these ports serves beside the agent.
+fn beside(masters: &BTreeSet<u16>, listens: &BTreeSet<u16>) -> usize {
+    masters.intersection(listens).count()
 }
 
 fn is_ours(host: &str, port: &str, ours: SocketAddr, ports: &[u16]) -> bool {
@@ -172,7 +184,9 @@ fn is_ours(host: &str, port: &str, ours: SocketAddr, ports: &[u16]) -> bool {
 }
 
 fn said(process: &Process, bypass: &Bypass, capture: &str, watched: &Watched) -> String {
-    let wheel = if capture == OFF {
+    let wheel = if *bypass == Bypass::ServesUncaptured {
+        "open it with Python's TCPStore, which Holdfast's wheel puts on Holdfast"
+    } else if capture == OFF {
         "start it without HOLDFAST_CAPTURE=off, which leaves such stores to PyTorch"
     } else {
         "install Holdfast's wheel into its Python (`pip install ./trainer-shim/python`), which puts \
@@ -196,7 +210,7 @@ fn said(process: &Process, bypass: &Bypass, capture: &str, watched: &Watched) ->
                 fixes.push(format!("if it forms its process group only once, run: {line}"));
             }
         }
-        Bypass::Serves | Bypass::Searches => {
+        Bypass::Serves | Bypass::ServesUncaptured | Bypass::Searches => {
             fixes.push(
                 "use the store of init_process_group(init_method=\"env://\"), with MASTER_ADDR and \
                  MASTER_PORT as `run` sets them"
@@ -222,6 +236,9 @@ impl fmt::Display for Bypass {
                 write!(f, "{how} {address}, and the agent does not listen there")
             }
             Bypass::Serves => f.write_str("serves a TCPStore itself (is_master=True)"),
+            Bypass::ServesUncaptured => f.write_str(
+                "serves a TCPStore that was not opened with Python's TCPStore, as C++ code does",
+            ),
             Bypass::Searches => f.write_str(
                 "waits in PyTorch for a store at an address of its own (init_method=\"tcp://…\" or \
                  TCPStore(host, port)), and nothing answers there",
@@ -240,7 +257,7 @@ mod tests {
             words: 0,
             ours: "127.0.0.1:29500".parse().unwrap(),
             keeps_master_addr: false,
-            has_masters: false,
+            masters: BTreeSet::new(),
             control: PathBuf::from("/run/c.sock"),
         }
     }
@@ -273,7 +290,9 @@ mod tests {
     fn one_with_the_wheel_or_another_agent_does_not() {
         let serves = Facts { serves: true, searches: true, ..facts("localhost", "12355") };
         assert!(passes(&serves).is_some());
-        assert_eq!(passes(&Facts { capture: "77".to_owned(), ..serves.clone() }), None);
+        let with_wheel = Facts { capture: "77".to_owned(), ..serves.clone() };
+        assert_eq!(passes(&with_wheel), Some(Bypass::ServesUncaptured));
+        assert_eq!(passes(&Facts { serves: false, ..with_wheel }), None);
         assert_eq!(passes(&Facts { control: "/run/d.sock".to_owned(), ..serves.clone() }), None);
         // A program started by one with the wheel lacks it.
         assert!(passes(&Facts { capture: "76".to_owned(), ..serves.clone() }).is_some());
@@ -288,8 +307,16 @@ mod tests {
             Some(Bypass::Serves)
         );
         assert_eq!(passes(&Facts { searches: true, ..own.clone() }), Some(Bypass::Searches));
-        let beside = Watched { has_masters: true, ..watched() };
-        assert_eq!(bypass(&Facts { serves: true, ..own }, 77, &beside, &[29500]), None);
+        // A master at a port of the list is beside the agent, one at another port is not.
+        let listens = |ports: &[u16]| ports.iter().copied().collect::<BTreeSet<u16>>();
+        for (masters, ports, expected) in [
+            (&[][..], &[29501, 12355][..], 0),
+            (&[29500, 29501], &[29501, 40000], 1),
+            (&[29500, 29501], &[29501, 12355], 1),
+            (&[29500, 29501], &[12355], 0),
+        ] {
+            assert_eq!(beside(&listens(masters), &listens(ports)), expected, "{ports:?}");
+        }
     }
 
     #[test]
