@@ -349,6 +349,39 @@ fn store(host: &str, port: u64, is_master: bool) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_keys_of_a_store_are_deleted_also_when_its_agent_has_ended() {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "over", "--run", "r", "--attempts-kept", "20s"];
+    let stays = Command::start(&mut cluster, "stays", &flags).await;
+    let folder = cluster.folder().join("other-host").display().to_string();
+    let elsewhere = [("HOLDFAST_RUNTIME_DIR", folder.as_str())];
+    let ends = Command::start_with(&mut cluster, "ends", &elsewhere, &flags).await;
+    let mut asking = Asking::send(&ends.control, store("node7", 12355, true)).await;
+    let mut owner = asking.connect().await;
+    assert_eq!(owner.add("key", 1).await, 1);
+    let keys = async |prefix: &str| {
+        cluster.cli_ok(&["--job", "over", "--run", "r", "kv", "list", prefix]).await
+    };
+    assert!(keys("@node7.").await.contains("#0:"));
+    drop((owner, asking));
+    eventually("its end to be noted", async || {
+        (!keys("@store:node7").await.contains("12355:1")).then_some(())
+    })
+    .await;
+    ends.end(0).await;
+    assert!(keys("@node7.").await.contains("#0:"), "they stay readable");
+    eventually("its keys to be deleted", async || {
+        (!keys("@node7.").await.contains("#0:")).then_some(())
+    })
+    .await;
+    eventually("nothing to be left", async || {
+        (!keys("@store-over:").await.contains("node7")).then_some(())
+    })
+    .await;
+    stays.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_is_open_for_as_long_as_its_master_and_begins_empty() {
     let mut cluster = Cluster::start(3).await;
     let command = Command::start(&mut cluster, "stores", &["--job", "stores"]).await;

@@ -13,9 +13,11 @@
 //! | --- | --- |
 //! | `@store:ADDRESS:newest` | how often the store at this address was opened |
 //! | `@store:ADDRESS:N` | the N-th of these, while it is open: a `Record` |
+//! | `@store-over:NAME` | when the keys of that namespace, which is over, are due to be deleted |
 //!
 //! Its owner is connected through a port of its own. When that has no connection left, the store
-//! is closed; its keys are deleted some time later.
+//! is closed; its keys are deleted some time later, by another agent of the run if its own has
+//! ended.
 
 mod address;
 mod connected;

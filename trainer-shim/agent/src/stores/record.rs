@@ -3,6 +3,9 @@
 use holdfast_api::{Blob, LeaseId, Name};
 use serde::{Deserialize, Serialize};
 
+/// Prefix of the notes that stores are over.
+pub(super) const OVER_PREFIX: &str = "@store-over:";
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// Namespace of its keys.
@@ -29,6 +32,16 @@ pub(super) fn newest_key(address: &str) -> Blob {
 
 pub(super) fn record_key(address: &str, number: i64) -> Blob {
     Blob::from(format!("@store:{address}:{number}").into_bytes())
+}
+
+/// Key of the note that a store is over.
+pub(super) fn over_key(namespace: &Name) -> Blob {
+    Blob::from(format!("{OVER_PREFIX}{namespace}").into_bytes())
+}
+
+/// The store that such a key is of.
+pub(super) fn name_of_over(key: &Blob) -> Option<Name> {
+    std::str::from_utf8(key.as_bytes()).ok()?.strip_prefix(OVER_PREFIX)?.parse().ok()
 }
 
 pub(super) fn written(record: &Record) -> Vec<u8> {
@@ -64,5 +77,8 @@ mod tests {
         assert_eq!(read, Record { lease: Some(2.into()), ..record });
         // The count of openings is beside it.
         assert_eq!(renewed(&Blob::from("12"), 2.into()), None);
+        let name: Name = "x.1.1".parse().unwrap();
+        assert_eq!(name_of_over(&over_key(&name)), Some(name));
+        assert_eq!(name_of_over(&newest_key("x:1")), None);
     }
 }

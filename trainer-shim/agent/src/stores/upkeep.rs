@@ -2,14 +2,14 @@
 //! of those that are over, and keeps the records of the others true.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_api::{Blob, Compare, Name, TransactionOp};
 use holdfast_client::Deadline;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, info, warn};
 
-use super::record::{Record, renewed};
+use super::record::{OVER_PREFIX, Record, name_of_over, over_key, renewed};
 use super::table::Owned;
 use super::{Stores, after};
 use crate::agent::Request;
@@ -24,6 +24,11 @@ const NOTE_TIME_MAX: Duration = Duration::from_secs(5);
 const NOTE_PAUSE: Duration = Duration::from_secs(2);
 /// How often to look whether records still name the lease that this host has.
 const RENEW_INTERVAL: Duration = Duration::from_secs(1);
+/// How often to look for keys that another agent should have deleted, and how long after they are
+/// due.
+const SWEEP_INTERVAL_MIN: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL_MAX: Duration = Duration::from_secs(60);
+const SWEEP_AFTER: Duration = Duration::from_secs(5);
 /// Programs that had asked the agent before for a store have so long to connect.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -36,12 +41,15 @@ impl Stores {
         let mut tell_at = Instant::now();
         let mut renewing = interval(RENEW_INTERVAL);
         renewing.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sweeping = interval(self.0.kept.clamp(SWEEP_INTERVAL_MIN, SWEEP_INTERVAL_MAX));
+        sweeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let oldest = over.front().map(|(due, _)| *due);
             tokio::select! {
                 () = self.0.table.changed() => {}
                 () = sleep_until(connected_by), if !holds.is_empty() => holds.clear(),
                 _ = renewing.tick() => self.renew().await,
+                _ = sweeping.tick() => self.sweep().await,
                 () = sleep_until(tell_at), if self.0.table.has_unreported() => {
                     if !self.tell_ends().await {
                         tell_at = after(NOTE_PAUSE);
@@ -87,8 +95,14 @@ impl Stores {
         let deadline = Deadline::after(NOTE_TIME_MAX);
         for (key, value) in owned.noted.clone() {
             // A program that has opened it since keeps it.
+            let record: Option<Record> = serde_json::from_slice(value.as_bytes()).ok();
             let compare = vec![Compare::Value { key: key.clone(), value }];
-            let then = vec![TransactionOp::Delete { key }];
+            let mut then = vec![TransactionOp::Delete { key }];
+            if let Some(Record { namespace, .. }) = record {
+                let due = unix_ms().saturating_add(millis(self.0.kept)).to_string();
+                let (key, value) = (over_key(&namespace), Blob::from(due.into_bytes()));
+                then.push(TransactionOp::Put { key, value });
+            }
             self.0.keys.transaction(compare, then, Vec::new(), deadline).await?;
         }
         Ok(())
@@ -130,10 +144,46 @@ impl Stores {
         }
     }
 
+    /// Deletes the keys of stores that are over and whose agents have ended since.
+    async fn sweep(&self) {
+        let deadline = Deadline::after(NOTE_TIME_MAX);
+        let notes = match self.0.keys.list(OVER_PREFIX, None, 0, deadline).await {
+            Ok(page) => page.entries,
+            // The next look tries it again.
+            Err(error) => return debug!(%error, "stores that are over were not looked for"),
+        };
+        for note in notes {
+            let due = note
+                .value
+                .as_ref()
+                .and_then(|due| std::str::from_utf8(due.as_bytes()).ok()?.parse::<u64>().ok());
+            let is_due = |due: u64| due.saturating_add(millis(SWEEP_AFTER)) <= unix_ms();
+            if let Some(name) = name_of_over(&note.key).filter(|_| due.is_none_or(is_due)) {
+                self.delete(&name).await;
+            }
+        }
+    }
+
     async fn delete(&self, name: &Name) {
         let prefix = Namespace::prefix_of_all(name);
-        if let Err(error) = collector::delete(&self.0.client, &self.0.scope, prefix).await {
+        let deleted = match collector::delete(&self.0.client, &self.0.scope, prefix).await {
+            Ok(_) => {
+                let deadline = Deadline::after(NOTE_TIME_MAX);
+                self.0.keys.delete(over_key(name), deadline).await.map(drop)
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = deleted {
             warn!(%error, "keys of namespace {name}, which is over, were left");
         }
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Now, by the clock of this host.
+fn unix_ms() -> u64 {
+    millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
