@@ -175,12 +175,14 @@ async fn a_program_that_serves_its_store_is_named_where_nothing_captures_it() {
     .await;
 }
 
-/// Serves a store at this port, and runs until it is ended.
+/// Serves a store at this port, for as long as its parent runs.
 const SERVES: &str = "
-import sys, time
+import os, sys, time
+parent = os.getppid()
 import torch.distributed as dist
 store = dist.TCPStore('localhost', int(sys.argv[1]), is_master=True, wait_for_workers=False)
-time.sleep(600)";
+while os.getppid() == parent:
+    time.sleep(0.2)";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_serves_its_store_beside_several_ports_is_named() {
@@ -197,13 +199,16 @@ async fn a_program_that_serves_its_store_beside_several_ports_is_named() {
 
 /// Has loaded PyTorch and its hook, and a server as C++ code opens it: a thread of that name.
 const SERVES_UNSEEN: &str = "
-import ctypes, threading, time
+import ctypes, os, threading, time
+parent = os.getppid()
 import torch.distributed as dist
 def serve():
     ctypes.CDLL(None).prctl(15, b'pt_tcpstore_uv', 0, 0, 0)
-    time.sleep(600)
+    while True:
+        time.sleep(1)
 threading.Thread(target=serve, daemon=True).start()
-time.sleep(600)";
+while os.getppid() == parent:
+    time.sleep(0.2)";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_with_the_wheel_is_named_if_it_serves_a_store_that_python_did_not_open() {
