@@ -39,9 +39,8 @@ use super::accept::Place as ConnectionPlace;
 use super::agents::Place as ReportPlace;
 use crate::node::tenant::Tenant;
 use crate::node::tenant::room::Part;
-use crate::node::{Node, Topic, VERSION};
+use crate::node::{Node, Topic, VERSION, at_length};
 use crate::principal::Principal;
-use crate::storage::offload::at_length;
 
 mod cost;
 mod feeding;

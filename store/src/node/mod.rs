@@ -69,6 +69,7 @@ use crate::access::Access;
 pub use crate::raft::View;
 use crate::raft::{AppliedState, Consensus, SharedState};
 use crate::storage::offload::Offload;
+pub(crate) use crate::storage::offload::at_length;
 use effects::Effects;
 use feeds::FeedId;
 pub(crate) use feeds::Topic;

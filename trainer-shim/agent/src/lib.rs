@@ -62,8 +62,9 @@
 //!
 //! # Modules that know each other
 //!
-//! * `agent`, `collector`, `door`, `keeper`, `outage`, `ports`, `reporting`, `stores`:
-//!   the agent starts its doors, its ports, the stores, the collector and the reports.
+//! * `agent`, `collector`, `door`, `keeper`, `outage`, `parts`, `ports`, `reporting`, `stores`:
+//!   the agent starts its doors, its ports, the stores, the collector and the reports, and
+//!   notes the parts of a launch with the lease that the door of processes holds.
 //!   `collector`, `outage` and `reporting` hold a handle to it, and `stores` sends it
 //!   requests. Doors, ports and stores are recorded for the keeper, whose records hold a
 //!   door's answers. Ports and doors make each other's listeners and connections.

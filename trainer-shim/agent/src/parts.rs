@@ -28,9 +28,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::control::attendance::Part;
 use crate::door::process;
 
+/// Longest name of a part, in characters; what is longer is cut off.
+pub(crate) const PART_CHARS_MAX: usize = 64;
 const WORLD_KEY: &str = "@launch:world";
 /// Time limit for one question to the store. A command is not refused because the store does not
 /// answer.
@@ -43,6 +44,30 @@ const ASK_AGAIN_INTERVAL: Duration = Duration::from_millis(500);
 const RENEW_INTERVAL: Duration = Duration::from_secs(1);
 /// Parts that are over, and are not deleted from the run's keys yet.
 const RELEASED_MAX: usize = 4_096;
+
+/// Which part of a launch a command is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// As in "rank 0".
+    pub(crate) name: String,
+    /// The process id of the command's `run`.
+    pub(crate) pid: Option<i32>,
+    /// How many ranks the launch has, if it says so.
+    pub(crate) world_size: Option<u64>,
+}
+
+impl Part {
+    /// The part of this name in a launch of this size, for the command of this process.
+    pub fn new(name: &str, pid: Option<i32>, world_size: Option<u64>) -> Part {
+        let name = name.chars().filter(|c| !c.is_control());
+        Part { name: name.take(PART_CHARS_MAX).collect(), pid, world_size }
+    }
+
+    /// Its process, behind other words.
+    pub fn process(&self) -> String {
+        self.pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
+    }
+}
 
 /// The parts that commands of this host are. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -146,10 +171,10 @@ impl Parts {
                         %error,
                         "{} is not noted in the run yet: until then a second one on another host \
                          is not refused",
-                        part.name()
+                        part.name
                     );
                     let record = self.record(part, None);
-                    self.0.table.lock().present.insert(part_key(part.name()), (record, false));
+                    self.0.table.lock().present.insert(part_key(&part.name), (record, false));
                     return Ok(());
                 }
             }
@@ -217,7 +242,7 @@ impl Parts {
 
     async fn try_to_take(&self, part: &Part) -> Result<Tried, Error> {
         let deadline = Deadline::after(STORE_TIME_MAX);
-        let (key, world_key) = (part_key(part.name()), Blob::from(WORLD_KEY));
+        let (key, world_key) = (part_key(&part.name), Blob::from(WORLD_KEY));
         let found = self.0.keys.multi_get(vec![key.clone(), world_key.clone()], deadline).await?;
         let [(there, revision), (world, world_revision)] =
             [found.first(), found.get(1)].map(|entry| {
@@ -233,7 +258,7 @@ impl Parts {
         let lease = self.0.processes.held().await;
         let record = self.record(part, lease);
         let mut noted = vec![(key.clone(), record.clone(), revision)];
-        if let Some(size) = part.world_size() {
+        if let Some(size) = part.world_size {
             let own = world.as_ref().is_some_and(|world| world.agent == self.0.agent);
             let same = world.as_ref().is_some_and(|world| world.world_size == Some(size));
             // Commands of this host are of one size already.
@@ -264,12 +289,12 @@ impl Parts {
 
     fn record(&self, part: &Part, lease: Option<LeaseId>) -> Record {
         Record {
-            part: part.name().to_owned(),
-            world_size: part.world_size(),
+            part: part.name.to_owned(),
+            world_size: part.world_size,
             agent: self.0.agent.clone(),
             lease,
             host: self.0.host.clone(),
-            pid: part.pid(),
+            pid: part.pid,
             unix_ms: unix_ms(),
             is_done: false,
         }

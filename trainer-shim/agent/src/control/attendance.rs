@@ -6,21 +6,10 @@ use std::collections::BTreeMap;
 use holdfast_api::lasting;
 use tokio::time::Instant;
 
-/// Longest name of a part, in characters; what is longer is cut off.
-const PART_CHARS_MAX: usize = 64;
+use crate::parts::Part;
+
 /// Most parts that are remembered once they are done.
 const DONE_MAX: usize = 1_024;
-
-/// Which part of a launch a command is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
-    /// As in "rank 0".
-    name: String,
-    /// The process id of the command's `run`.
-    pid: Option<i32>,
-    /// How many ranks the launch has, if it says so.
-    world_size: Option<u64>,
-}
 
 /// Which clients are attached, and which parts of the launch are done.
 #[derive(Debug, Default)]
@@ -32,34 +21,6 @@ pub struct Attendance {
     present: BTreeMap<String, (Part, Instant)>,
     /// When a part was done.
     done: BTreeMap<String, Instant>,
-}
-
-impl Part {
-    /// The part of this name in a launch of this size, for the command of this process.
-    pub fn new(name: &str, pid: Option<i32>, world_size: Option<u64>) -> Part {
-        let name = name.chars().filter(|c| !c.is_control());
-        Part { name: name.take(PART_CHARS_MAX).collect(), pid, world_size }
-    }
-
-    /// As in "rank 0".
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The process id of the command's `run`.
-    pub fn pid(&self) -> Option<i32> {
-        self.pid
-    }
-
-    /// How many ranks its launch has, if it says so.
-    pub fn world_size(&self) -> Option<u64> {
-        self.world_size
-    }
-
-    /// Its process, behind other words.
-    pub fn process(&self) -> String {
-        self.pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
-    }
 }
 
 impl Attendance {
@@ -145,6 +106,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::parts::PART_CHARS_MAX;
 
     #[test]
     fn a_part_of_a_launch_is_there_once() {

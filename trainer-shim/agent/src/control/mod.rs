@@ -19,7 +19,7 @@
 //! | `attendance` | attached clients, by their part of the launch |
 
 mod admission;
-pub(crate) mod attendance;
+mod attendance;
 pub mod client;
 pub mod lock;
 pub mod log;

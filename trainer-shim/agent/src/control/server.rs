@@ -17,10 +17,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::admission::{Admission, Admitted};
-use super::attendance::{Attendance, Part};
+use super::attendance::Attendance;
 use super::protocol::{CommandEnded, LINE_BYTES_MAX, Refused, Request, Response, line};
 use crate::agent::{Handle, Remedy};
 use crate::guard::Guard;
+use crate::parts::Part;
 use crate::stores::{Served, Wanted};
 
 /// How long an agent waits for the first client: the process that started it is
@@ -227,7 +228,7 @@ impl Drop for Attached {
     fn drop(&mut self) {
         let Attached { shared, part, before: _, is_done } = self;
         if let (Some(part), Some(Ok(handle))) = (&*part, &*shared.agent.borrow()) {
-            handle.parts().release(part.name(), *is_done);
+            handle.parts().release(&part.name, *is_done);
         }
         if shared.attendance().leave(part.as_ref(), !shared.lasts) {
             shared.over.cancel();
