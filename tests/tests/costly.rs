@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdfast_api::{Blob, Condition, KeyValue, Read, Request, RequestBody, Until};
 use holdfast_client::{Deadline, Keys};
 use holdfast_tests::cluster::job;
-use holdfast_tests::{Cluster, RawStream, soon};
+use holdfast_tests::{Cluster, RawStream, http, soon};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -177,4 +177,25 @@ async fn frames_of_tiny_values_take_no_memory_beyond_bounds() {
     others_are_served(&cluster, leader, &others).await;
     let grown = cluster.process(leader).resident_bytes().saturating_sub(before);
     assert!(grown < GROWTH_MAX, "the node gained {} MiB", grown / MIB);
+}
+
+/// More than a watch looks through at a time.
+const REVISIONS: usize = 9_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_is_far_behind_misses_nothing() {
+    let cluster = Cluster::start(1).await;
+    let keys = cluster.client().keys(job("far"));
+    let puts = (0..REVISIONS).map(|n| {
+        let keys = keys.clone();
+        async move { keys.put(format!("k{n}").as_str(), "v", soon()).await.expect("a put") }
+    });
+    let revisions = futures::future::join_all(puts).await;
+    assert!(revisions.iter().max() >= Some(&(REVISIONS as u64)), "they share revisions");
+    // The answer ends with the run.
+    assert_eq!(cluster.cli_ok(&["--job", "far", "run", "open"]).await, "r1");
+    let path = "/v1/kv/watch?job=far&run=default&from=1";
+    let told = http::get(cluster.address(1), path).await.expect("an answer").text();
+    assert_eq!(told.matches(r#""key":"k"#).count(), REVISIONS);
+    assert!(told.contains(r#""code":"fenced""#), "{}", told.lines().next_back().unwrap_or(""));
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{Blob, Code, Problem, Refusal, Revision, Scope, WatchBatch};
+use holdfast_machine::Machine;
 
 use super::tenant::Tenant;
 use super::watches::{Bell, Registration};
@@ -131,7 +132,13 @@ impl Watcher {
     /// What comes next in the history, or nothing if there is more to look through.
     async fn read_history(&mut self) -> Result<Vec<WatchBatch>, Problem> {
         let node = self.node.clone();
-        let is_far = node.machine().revision().saturating_sub(self.next) >= REVISIONS_MAX;
+        let machine = node.inner.state.read().machine.clone();
+        let is_far = machine.revision().saturating_sub(self.next) >= REVISIONS_MAX;
+        if is_far {
+            // What is no longer kept is refused at once.
+            self.history(&machine, self.next)?;
+        }
+        drop(machine);
         let _turn = match is_far {
             true => Some(node.inner.catching_up.take(&self.tenant, 1).await),
             false => None,
@@ -147,17 +154,7 @@ impl Watcher {
         // A copy: applying does not wait for this.
         let machine = self.node.inner.state.read().machine.clone();
         let last = self.next.saturating_add(REVISIONS_MAX - 1);
-        let batches = machine
-            .history(&self.run, self.prefix.as_bytes(), self.next..=last, WATCH_CHANGES_MAX)
-            .map_err(|compacted| {
-                Problem::refused(
-                    Code::Compacted,
-                    format!(
-                        "changes before revision {} are no longer kept; read the keys again and watch from there",
-                        compacted.oldest
-                    ),
-                )
-            })?;
+        let batches = self.history(&machine, last)?;
         match batches.last() {
             Some(last) => {
                 self.next = last.revision + 1;
@@ -181,6 +178,19 @@ impl Watcher {
             }
         }
         Ok(batches)
+    }
+
+    /// The changes from its place up to a revision.
+    fn history(&self, machine: &Machine, last: Revision) -> Result<Vec<WatchBatch>, Problem> {
+        let (run, prefix) = (&self.run, self.prefix.as_bytes());
+        let found = machine.history(run, prefix, self.next..=last, WATCH_CHANGES_MAX);
+        found.map_err(|compacted| {
+            let message = format!(
+                "changes before revision {} are no longer kept; read the keys again and watch from there",
+                compacted.oldest
+            );
+            Problem::refused(Code::Compacted, message)
+        })
     }
 
     /// All revisions up to this one were delivered.
