@@ -36,8 +36,9 @@ const WORLD_KEY: &str = "@launch:world";
 /// Time limit for one question to the store. A command is not refused because the store does not
 /// answer.
 const STORE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Longest time to wait until the lease of a silent holder ends.
-const SILENT_HOLDER_TIME_MAX: Duration = Duration::from_secs(10);
+/// Longest time to wait until the lease of a silent holder ends: the command waits a little
+/// longer for its answer.
+const SILENT_HOLDER_TIME_MAX: Duration = Duration::from_secs(40);
 /// How often to ask again for a part whose holder may be gone.
 const ASK_AGAIN_INTERVAL: Duration = Duration::from_millis(500);
 /// How often to look whether records are noted, with the lease that this host has.
@@ -139,7 +140,7 @@ impl Parts {
             agent,
             host,
             processes,
-            patience: (lease_ttl * 2).min(SILENT_HOLDER_TIME_MAX),
+            patience: lease_ttl.saturating_mul(2).min(SILENT_HOLDER_TIME_MAX),
             table: Mutex::default(),
             released: Notify::new(),
         }))

@@ -56,6 +56,8 @@ pub(crate) struct Act<'m> {
     pub lost: bool,
     /// Holders whose time to stop has passed: they end after the command.
     pub not_stopped: Vec<NotStopped>,
+    /// Whether the command has looked for room for one more quorum, and there is none.
+    pub has_no_quorum_room: bool,
     /// Whether there is something new in the job's event log.
     pub recorded: bool,
     /// Leases whose holders have something to read.
@@ -65,6 +67,8 @@ pub(crate) struct Act<'m> {
 
 /// A holder that did not stop in time.
 pub(crate) struct NotStopped {
+    pub key: RoundKey,
+    pub generation: Generation,
     pub process: ProcessId,
     pub incarnation: Incarnation,
     pub cause: Cause,
@@ -101,6 +105,7 @@ impl Machine {
             membership_changed: false,
             lost: false,
             not_stopped: Vec::new(),
+            has_no_quorum_room: false,
             recorded: false,
             told: BTreeSet::new(),
             garbage: Vec::new(),
@@ -262,10 +267,9 @@ impl Act<'_> {
     /// a process that it ended.
     fn settle(&mut self) {
         loop {
-            for NotStopped { process, incarnation, cause } in std::mem::take(&mut self.not_stopped)
-            {
-                if self.living(process, incarnation).is_ok() {
-                    self.end_incarnation(process, cause, false);
+            for late in std::mem::take(&mut self.not_stopped) {
+                if self.living(late.process, late.incarnation).is_ok() && self.is_late(&late) {
+                    self.end_incarnation(late.process, late.cause, false);
                 }
             }
             self.catch_up();

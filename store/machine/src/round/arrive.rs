@@ -482,7 +482,14 @@ impl Act<'_> {
         let max = self.limits.coordination.quorums_per_run_max;
         let is_kept = key.is_quorum && !key.is_held && self.level >= KEPT_QUORUMS_LEVEL;
         let is_new = is_kept && !self.coordination.quorums.contains_key(key);
-        match is_new && !self.coordination.make_room_for_quorum(max, &self.job.held) {
+        if !is_new {
+            return Ok(());
+        }
+        if !self.has_no_quorum_room {
+            let has_room = self.coordination.make_room_for_quorum(max, &self.job.held);
+            self.has_no_quorum_room = !has_room;
+        }
+        match self.has_no_quorum_room {
             true => Err(self.full("quorums_per_run_max", max)),
             false => Ok(()),
         }

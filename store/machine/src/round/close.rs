@@ -1,5 +1,6 @@
 //! When a round closes, fails or evicts, and the records kept afterwards.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
@@ -396,7 +397,7 @@ impl Act<'_> {
             return;
         };
         let back = arrivals.values().filter(|arrived| arrived.holds);
-        let back: Vec<Incarnation> = back.map(|arrived| arrived.incarnation).collect();
+        let back: BTreeSet<Incarnation> = back.map(|arrived| arrived.incarnation).collect();
         if self.level < STOP_TIMES_LEVEL || !back.is_empty() {
             self.begin_to_stop(key, &back);
         }

@@ -1,5 +1,6 @@
 //! Holding, releasing and revoking: the transitions that only held rounds have.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_api::hold::{RELEASES_OF_ALL_MAX, REVOKE_REASON_BYTES_MAX};
@@ -325,12 +326,12 @@ impl Act<'_> {
         if let Some(round) = self.coordination.rounds.get_mut(key) {
             round.tally.holders = round.tally.holders.saturating_sub(1);
         }
-        self.begin_to_stop(key, &[arrived.incarnation]);
+        self.begin_to_stop(key, &BTreeSet::from([arrived.incarnation]));
     }
 
     /// These hold again, and have not arrived any more. If the time to stop has passed, a new
     /// one begins for them, and the others that have not stopped end.
-    pub fn begin_to_stop(&mut self, key: &RoundKey, back: &[Incarnation]) {
+    pub fn begin_to_stop(&mut self, key: &RoundKey, back: &BTreeSet<Incarnation>) {
         let Some(held) = self.job.held.get_mut(key) else {
             return;
         };
@@ -345,10 +346,24 @@ impl Act<'_> {
         let cause = Cause::NotStopped { round: key.name.clone(), generation: held.generation };
         let late = held.still_running(round).filter(|(_, incarnation)| !back.contains(incarnation));
         let late = late.map(|(process, incarnation)| {
-            let cause = cause.clone();
-            NotStopped { process, incarnation, cause }
+            let (key, cause) = (key.clone(), cause.clone());
+            NotStopped { key, generation: held.generation, process, incarnation, cause }
         });
         self.not_stopped.extend(late);
+    }
+
+    /// Whether it has not stopped still: it may have, later in the same command.
+    pub fn is_late(&self, late: &NotStopped) -> bool {
+        let NotStopped { key, generation, process, incarnation, cause: _ } = late;
+        let Some(held) = self.job.held.get(key).filter(|held| held.generation == *generation)
+        else {
+            return false;
+        };
+        let round = self.coordination.rounds.get(key);
+        let arrived = round.and_then(|round| round.arrivals.get(process));
+        held.holds(*process, *incarnation)
+            && !held.ended.contains_key(process)
+            && !arrived.is_some_and(|arrived| arrived.holds)
     }
 
     /// The timer of a held generation has fired: for its being ready, or for having

@@ -393,6 +393,10 @@ impl Task {
     }
 
     fn send(&mut self) -> bool {
+        // A client without its first answer keeps the socket by which it is known.
+        if self.asking.is_some() {
+            return false;
+        }
         let mut progress = false;
         while !self.connection.unsent().is_empty() {
             match self.stream.try_write(self.connection.unsent()) {

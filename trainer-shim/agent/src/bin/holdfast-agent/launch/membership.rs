@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::torchrun;
+use super::torchrun::{self, OURS};
 
 /// A command's part in its launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,13 @@ impl Membership {
             let others = nodes.is_some_and(|nodes| !matches!(nodes.trim(), "1" | "1:1"))
                 || rank.is_some()
                 || value("rdzv-endpoint", "PET_RDZV_ENDPOINT").is_some();
-            let part = number(rank).map(|rank| format!("node rank {rank} of torchrun"));
+            // A rendezvous that is not static gives the nodes ranks of its own. Of the variable
+            // `run` leaves that of its own rendezvous alone.
+            let ours = text("PET_RDZV_BACKEND").filter(|backend| backend == OURS);
+            let backend = torchrun.value("rdzv-backend").or(ours);
+            let is_static = backend.is_none_or(|backend| backend.trim() == "static");
+            let rank = number(rank).filter(|_| is_static);
+            let part = rank.map(|rank| format!("node rank {rank} of torchrun"));
             return Membership { others, part, world_size: None };
         }
         let number = |name: &str| number(text(name));
@@ -92,6 +98,18 @@ mod tests {
             ("torchrun --nnodes=1 train.py", "PET_NNODES=2", (false, None)),
             ("torchrun --node_rank=0 train.py", "", (true, part("node rank 0 of torchrun"))),
             ("torchrun --rdzv-endpoint=a:1 train.py", "", (true, None)),
+            ("torchrun --rdzv-backend=holdfast --node-rank=0 train.py", "", (true, None)),
+            ("torchrun --node-rank=0 train.py", "PET_RDZV_BACKEND=holdfast", (true, None)),
+            (
+                "torchrun --rdzv-backend=static --node-rank=0 train.py",
+                "PET_RDZV_BACKEND=holdfast",
+                (true, part("node rank 0 of torchrun")),
+            ),
+            (
+                "torchrun --node-rank=0 train.py",
+                "PET_RDZV_BACKEND=c10d",
+                (true, part("node rank 0 of torchrun")),
+            ),
             ("python -m torch.distributed.run --nnodes=2 train.py", "", (true, None)),
             ("torchrun train.py --nnodes=2", "", (false, None)),
         ] {
