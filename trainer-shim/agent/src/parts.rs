@@ -66,7 +66,7 @@ impl Part {
 
     /// Its process, behind other words.
     pub fn process(&self) -> String {
-        self.pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
+        process_in_words(self.pid)
     }
 }
 
@@ -155,7 +155,8 @@ impl Parts {
             let trying = timeout(STORE_TIME_MAX, self.try_to_take(part)).await;
             match trying.unwrap_or_else(|_| Err(unanswered())) {
                 Ok(Tried::Taken) => return Ok(()),
-                Ok(Tried::Again) => continue,
+                Ok(Tried::Again) if began.elapsed() < self.0.patience => continue,
+                Ok(Tried::Again) => {}
                 Ok(Tried::Held(reason)) => {
                     if held.replace(reason.clone()).is_none() {
                         info!(
@@ -168,24 +169,30 @@ impl Parts {
                     debug!(%error, "whether the part is still held is not known");
                 }
                 Err(error) => {
-                    warn!(
-                        %error,
-                        "{} is not noted in the run yet: until then a second one on another host \
-                         is not refused",
-                        part.name
-                    );
-                    let record = self.record(part, None);
-                    self.0.table.lock().present.insert(part_key(&part.name), (record, false));
+                    self.take_unnoted(part, &error.to_string());
                     return Ok(());
                 }
             }
-            if began.elapsed() >= self.0.patience
-                && let Some(reason) = held
-            {
+            if began.elapsed() >= self.0.patience {
+                let Some(reason) = held else {
+                    self.take_unnoted(part, "others change the records all the time");
+                    return Ok(());
+                };
                 return Err(reason);
             }
             sleep(ASK_AGAIN_INTERVAL).await;
         }
+    }
+
+    /// The part is noted in the run later.
+    fn take_unnoted(&self, part: &Part, why: &str) {
+        warn!(
+            error = why,
+            "{} is not noted in the run yet: until then a second one on another host is not refused",
+            part.name
+        );
+        let record = self.record(part, None);
+        self.0.table.lock().present.insert(part_key(&part.name), (record, false));
     }
 
     /// The command of a part has ended; the part is done if that was with code 0.
@@ -408,13 +415,17 @@ impl Record {
     }
 
     fn process(&self) -> String {
-        self.pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
+        process_in_words(self.pid)
     }
 
     /// Clocks of two hosts may differ.
     fn age_ms(&self) -> u64 {
         unix_ms().saturating_sub(self.unix_ms)
     }
+}
+
+fn process_in_words(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
 }
 
 fn unanswered() -> Error {

@@ -234,12 +234,21 @@ impl HeldRound {
         &'a self,
         round: Option<&'a Round>,
     ) -> impl Iterator<Item = (ProcessId, Incarnation)> + 'a {
-        self.base.members.iter().filter(move |(process, incarnation)| {
-            let arrived = round.and_then(|round| round.arrivals.get(process));
-            self.holds(*process, *incarnation)
-                && !self.ended.contains_key(process)
-                && !arrived.is_some_and(|arrived| arrived.holds)
-        })
+        let members = self.base.members.iter();
+        members.filter(move |(process, incarnation)| self.is_running(round, *process, *incarnation))
+    }
+
+    /// Whether this member is one of those.
+    pub fn is_running(
+        &self,
+        round: Option<&Round>,
+        process: ProcessId,
+        incarnation: Incarnation,
+    ) -> bool {
+        let arrived = round.and_then(|round| round.arrivals.get(&process));
+        self.holds(process, incarnation)
+            && !self.ended.contains_key(&process)
+            && !arrived.is_some_and(|arrived| arrived.holds)
     }
 
     /// When the last of its holders counts as stopped, if all have ended.

@@ -355,15 +355,9 @@ impl Act<'_> {
     /// Whether it has not stopped still: it may have, later in the same command.
     pub fn is_late(&self, late: &NotStopped) -> bool {
         let NotStopped { key, generation, process, incarnation, cause: _ } = late;
-        let Some(held) = self.job.held.get(key).filter(|held| held.generation == *generation)
-        else {
-            return false;
-        };
+        let held = self.job.held.get(key).filter(|held| held.generation == *generation);
         let round = self.coordination.rounds.get(key);
-        let arrived = round.and_then(|round| round.arrivals.get(process));
-        held.holds(*process, *incarnation)
-            && !held.ended.contains_key(process)
-            && !arrived.is_some_and(|arrived| arrived.holds)
+        held.is_some_and(|held| held.is_running(round, *process, *incarnation))
     }
 
     /// The timer of a held generation has fired: for its being ready, or for having
