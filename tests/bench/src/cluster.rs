@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use holdfast_api::{NodeId, Scope, Status, routes};
 use holdfast_client::{Client, Credentials, Keys, Options, TlsFiles, fetch};
+use holdfast_tests::Disk;
 use tokio::process::Command;
 
 use crate::arguments::Bench;
@@ -37,6 +38,8 @@ pub struct Cluster {
     /// The authority of the nodes' certificates, if they speak TLS.
     credentials: Credentials,
     term: u64,
+    /// One for each node, or none: all are on the disk of the folder.
+    disks: Vec<Disk>,
     folder: tempfile::TempDir,
 }
 
@@ -45,6 +48,19 @@ impl Cluster {
     /// all are ready.
     pub async fn start(bench: &Bench, flags: &[&str]) -> anyhow::Result<Cluster> {
         Cluster::plan(bench, flags)?.started().await
+    }
+
+    /// The same with a file system of its own for each node; none where this user may not
+    /// mount images.
+    pub async fn start_on_images(bench: &Bench) -> anyhow::Result<Option<Cluster>> {
+        let mut cluster = Cluster::plan(bench, &[])?;
+        for node in cluster.ids() {
+            match Disk::new(cluster.disk(node)) {
+                Some(disk) => cluster.disks.push(disk),
+                None => return Ok(None),
+            }
+        }
+        cluster.started().await.map(Some)
     }
 
     /// The same with TLS, between the nodes too.
@@ -69,6 +85,7 @@ impl Cluster {
             nodes: (0..NODES).map(|_| None).collect(),
             credentials: Credentials::default(),
             term: 0,
+            disks: Vec::new(),
             folder: bench.folder()?,
         })
     }
@@ -124,9 +141,14 @@ impl Cluster {
         self.folder.path()
     }
 
-    /// The folder of one node.
-    pub fn data(&self, node: NodeId) -> PathBuf {
+    /// The folder of one node, or its disk.
+    pub fn disk(&self, node: NodeId) -> PathBuf {
         self.folder.path().join(format!("node-{node}"))
+    }
+
+    /// Where a node keeps its data: not the root of a disk, which is not empty.
+    pub fn data(&self, node: NodeId) -> PathBuf {
+        self.disk(node).join("data")
     }
 
     /// A client of this cluster, with a session of its own.

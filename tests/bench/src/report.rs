@@ -75,6 +75,16 @@ impl Aim {
             met: time <= bound,
         }
     }
+
+    /// The same in microseconds.
+    pub fn micros_at_most(what: impl Into<String>, time: Duration, bound: Duration) -> Aim {
+        Aim {
+            what: what.into(),
+            aim: format!("≤ {} µs", bound.as_micros()),
+            measured: format!("{} µs", time.as_micros()),
+            met: time <= bound,
+        }
+    }
 }
 
 impl Section {

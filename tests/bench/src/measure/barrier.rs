@@ -11,11 +11,14 @@ use crate::arguments::Bench;
 use crate::cluster::Cluster;
 use crate::load::{self, within};
 use crate::peer::torch::Torch;
-use crate::report::{Section, number};
+use crate::report::{Aim, Section, number};
 use crate::samples::{Samples, ms};
 use crate::wire::Wire;
 
 const PARTIES: [usize; 2] = [64, 256];
+/// The aim for barriers as PyTorch makes them, of as many as are there: at most this many
+/// times as long as with PyTorch's own server.
+const RATIO_MAX: f64 = 1.5;
 /// All but the last have arrived by then.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -146,6 +149,12 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
                 true => f64::NAN,
                 false => ms(value(samples)),
             };
+            let ratio = of(&ours, Samples::p50) / of(&theirs, Samples::p50);
+            if torch.is_some() && parties == PARTIES[1] && matches!(shape, Shape::AddSetWait) {
+                let what =
+                    format!("barrier of {parties} as PyTorch makes it, p50 against its own server");
+                section.aims.push(Aim::ratio_at_most(what, ratio, RATIO_MAX));
+            }
             section.row([
                 shape.name().to_owned(),
                 parties.to_string(),
@@ -153,7 +162,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
                 number(of(&ours, Samples::max)),
                 number(of(&theirs, Samples::p50)),
                 number(of(&theirs, Samples::max)),
-                number(of(&ours, Samples::p50) / of(&theirs, Samples::p50)),
+                number(ratio),
             ]);
         }
     }

@@ -54,17 +54,52 @@ async fn round(folder: PathBuf, keys: Keys) -> anyhow::Result<Round> {
 }
 
 pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
+    let columns = ["nodes", "what", "p50 ms", "p99 ms", "p50 against the disk"];
+    let mut section = Section::new(title, &columns);
     let cluster = Cluster::start(bench, &[]).await?;
+    let shared = measure(bench, &cluster, "on one disk", &mut section).await?;
+    cluster.remark_elections(&mut section).await?;
+    drop(cluster);
+    let own = match Cluster::start_on_images(bench).await? {
+        Some(cluster) => {
+            let own = measure(bench, &cluster, "each on an image", &mut section).await?;
+            cluster.remark_elections(&mut section).await?;
+            Some(own)
+        }
+        None => {
+            section.remark("Nodes on images of their own: not measured, this user may not mount.");
+            None
+        }
+    };
+    let what = match own {
+        Some(_) => "p50 of a put against append + fdatasync, each node on a disk image of its own",
+        None => "p50 of a put against append + fdatasync, all nodes on one disk",
+    };
+    section.aims.push(Aim::ratio_at_most(what, own.unwrap_or(shared), SYNCS_MAX));
+    section.remark(
+        "A put needs its leader's sync and that of one follower, beside each other, and the wake-ups of the threads \
+         between client, leader and follower. On one disk the nodes also share its journal. An image is a file on that \
+         disk, with a file system and a journal of its own.",
+    );
+    Ok(section)
+}
+
+/// Adds the lines of one cluster; answers the ratio that is aimed at.
+async fn measure(
+    bench: &Bench,
+    cluster: &Cluster,
+    nodes: &str,
+    section: &mut Section,
+) -> anyhow::Result<f64> {
     let keys = cluster.keys();
     load::fill(&keys).await?;
     let mut rounds = Vec::new();
     for _ in 0..bench.effort.rounds {
         // In a task, so that it runs where a program's own code would.
         let mut running = JoinSet::new();
-        running.spawn(round(cluster.folder().to_owned(), keys.clone()));
+        running.spawn(round(cluster.disk(1), keys.clone()));
         rounds.push(running.join_next().await.context("nothing runs")???);
     }
-    let mut section = Section::new(title, &["what", "p50 ms", "p99 ms", "p50 against the disk"]);
     let ratios = |of: fn(&Round) -> &Samples| -> Vec<f64> {
         rounds.iter().map(|round| ms(of(round).p50()) / ms(round.disk.p50())).collect()
     };
@@ -81,14 +116,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         };
         let cells = [of(Samples::p50), of(Samples::p99), ratios(samples)];
         let [p50, p99, ratio] = cells.map(|values| spread(&values));
-        section.row([what, p50, p99, ratio]);
+        section.row([nodes.to_owned(), what, p50, p99, ratio]);
     }
-    let what = "p50 of a put against append + fdatasync";
-    section.aims.push(Aim::ratio_at_most(what, median(ratios(|round| &round.put)), SYNCS_MAX));
-    section.remark(
-        "A put needs its leader's sync and that of one follower, beside each other but on one disk here, and the wake-ups \
-         of the threads between client, leader and follower.",
-    );
-    cluster.remark_elections(&mut section).await?;
-    Ok(section)
+    Ok(median(ratios(|round| &round.put)))
 }

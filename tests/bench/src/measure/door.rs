@@ -24,6 +24,10 @@ const AIMS: [(Operation, usize, f64); 4] = [
     (Operation::Check, 64, 0.6),
 ];
 
+/// Processor time that an ADD may take at a number of connections: of agent and nodes
+/// together.
+const ADD_COST: (usize, Duration) = (32, Duration::from_micros(35));
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Add,
@@ -114,6 +118,12 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         for (_, _, bound) in AIMS.iter().filter(mine).filter(|_| torch.is_some()) {
             let what = format!("{} at {connections}, per second", operation.name());
             section.aims.push(Aim::ratio_at_least(what, speed, *bound));
+        }
+        if (*operation, *connections) == (Operation::Add, ADD_COST.0) {
+            let cost = ours[place].iter().map(|of| of.servers_each().as_secs_f64());
+            let what = format!("servers' processor time for an ADD at {connections}");
+            let cost = Duration::from_secs_f64(median(cost));
+            section.aims.push(Aim::micros_at_most(what, cost, ADD_COST.1));
         }
         section.row([
             operation.name().to_owned(),

@@ -6,12 +6,14 @@ use crate::cluster::Cluster;
 use crate::load::{self, Get, Put, closed_loop};
 use crate::peer::etcd::{Etcd, EtcdGet, EtcdPut};
 use crate::peer::redis::{Redis, RedisIncrement, RedisSet};
-use crate::report::{Section, number};
+use crate::report::{Aim, Section, number};
 use crate::samples::median;
 
 /// Connections of clients that carry several operations at once.
 const CONNECTIONS: usize = 6;
 const IN_FLIGHT: [usize; 3] = [1, 64, 256];
+/// The aim for puts, 64 in flight: at least this many times as many per second as etcd's.
+const ETCD_MIN: f64 = 4.0;
 
 struct Line {
     what: String,
@@ -112,6 +114,10 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             let (Some(ours_line), Some(theirs_line)) = (find(ours), find(theirs)) else { continue };
             let p50 = ratio(ours_line, theirs_line, |costed| costed.p50().as_secs_f64());
             let per_second = ratio(ours_line, theirs_line, Costed::per_second);
+            if (ours, theirs, in_flight) == ("Holdfast put", "etcd put", 64) {
+                let what = "puts per second with 64 in flight, against etcd";
+                section.aims.push(Aim::ratio_at_least(what, per_second, ETCD_MIN));
+            }
             section.remark(format!(
                 "{ours} against {theirs}, {in_flight} in flight: {}× as many per second, {}× the p50.",
                 number(per_second),

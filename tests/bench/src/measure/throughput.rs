@@ -28,6 +28,11 @@ impl Costed {
         self.load.latencies.p50()
     }
 
+    /// Processor time of the servers for one operation.
+    pub(super) fn servers_each(&self) -> Duration {
+        self.servers.div_f64(self.load.operations as f64)
+    }
+
     /// Operations answered per second.
     pub(super) fn per_second(&self) -> f64 {
         self.load.per_second
