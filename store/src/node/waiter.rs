@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
-use holdfast_api::{Condition, Refusal, Revision, Scope};
-use holdfast_machine::RunKey;
+use holdfast_api::{Budget, Condition, Problem, Refusal, Revision, Scope};
+use holdfast_machine::{Machine, RunKey};
 
 use super::Node;
 use super::effects::Effects;
 use super::sanity::are_bounded;
 use super::tenant::Tenant;
 use super::waits::{self, WaitId};
+use crate::raft::state_machine::AppliedState;
 use crate::storage::offload::at_length;
 
 /// Conditions of a wait up to which the thread that has the request compares them itself.
@@ -25,6 +26,41 @@ pub(crate) struct ParkedWait {
 impl Drop for ParkedWait {
     fn drop(&mut self) {
         self.effects.cancel_wait(self.id);
+    }
+}
+
+/// A wait that was compared with the state.
+struct Compared {
+    run: RunKey,
+    /// The revision of that state, and the one that the client is told.
+    seen: Revision,
+    revision: Revision,
+    missing: Vec<Condition>,
+    /// Whose room it takes, and how much there is.
+    job_exists: bool,
+    budget: Budget,
+    /// Why nobody waits in that run any more.
+    fenced: Option<Refusal>,
+}
+
+impl Compared {
+    fn with(
+        machine: &Machine,
+        scope: &Scope,
+        conditions: Vec<Condition>,
+        since: Option<Revision>,
+    ) -> Result<Compared, Problem> {
+        are_bounded(&conditions, machine.limits())?;
+        let run = machine.resolve(scope)?;
+        Ok(Compared {
+            seen: machine.revision(),
+            revision: machine.revision().max(since.unwrap_or(0)),
+            missing: waits::missing(machine, &run, conditions, since),
+            job_exists: machine.has_job(&run.job),
+            budget: machine.limits().budget.clone(),
+            fenced: machine.fenced(&run),
+            run,
+        })
     }
 }
 
@@ -46,37 +82,31 @@ impl Node {
             ended(Err(problem));
             return None;
         }
-        // A copy: applying waits for no comparison, however many conditions there are.
-        let state = self.inner.state.read();
-        let checked = self.has_caught_up(&state);
-        let machine = state.machine.clone();
-        drop(state);
-        let prepared = checked
-            .and_then(|()| are_bounded(&conditions, machine.limits()))
-            .and_then(|()| Ok(machine.resolve(scope)?));
-        let run = match prepared {
-            Ok(run) => run,
+        let is_long = conditions.len() > CONDITIONS_AT_ONCE_MAX;
+        let compared = self.compare(is_long, |state| {
+            self.has_caught_up(state)?;
+            Compared::with(&state.machine, scope, conditions, since)
+        });
+        let compared = match compared {
+            Ok(compared) => compared,
             Err(problem) => {
                 ended(Err(problem));
                 return None;
             }
         };
-        let revision = machine.revision().max(since.unwrap_or(0));
-        let is_long = conditions.len() > CONDITIONS_AT_ONCE_MAX;
-        let compare = || waits::missing(&machine, &run, conditions, since);
-        let missing = if is_long { at_length(compare) } else { compare() };
+        let Compared { run, seen, revision, missing, job_exists, budget, fenced } = compared;
         if missing.is_empty() {
             // What this node has applied may be stale if it does not lead any more.
             let met = move |ready: Result<_, _>| ended(ready.map(|()| revision));
             self.inner.reader.submit(Tenant::of(scope), 1, Box::new(met));
             return None;
         }
-        let job = Some(&run.job).filter(|job| machine.has_job(job));
-        let room = match machine.fenced(&run) {
+        let parking = &self.inner.effects.parking;
+        let room = match fenced {
             Some(refusal) => Err(refusal.into()),
             None => {
-                let parking = &self.inner.effects.parking;
-                parking.take(job, waits::bytes(&missing), &machine.limits().budget)
+                let job = Some(&run.job).filter(|_| job_exists);
+                parking.take(job, waits::bytes(&missing), &budget)
             }
         };
         let room = match room {
@@ -89,7 +119,6 @@ impl Node {
         let named = scope.run.is_some();
         let since = revision + u64::from(holdfast_api::planted!(LostWakeUp));
         let (missing_now, run_now) = (missing.clone(), run.clone());
-        let seen = machine.revision();
         let parked = waits::Parked { run, named, seen, since, missing, room, tells, ended };
         let id = self.inner.effects.waits().park(parked);
         let wait = ParkedWait { id, effects: self.inner.effects.clone() };
@@ -103,6 +132,18 @@ impl Node {
         Some(wait)
     }
 
+    /// Compares with the state: a few conditions under its lock, many with a copy, so that
+    /// applying does not wait for them.
+    fn compare<T>(&self, is_long: bool, compare: impl FnOnce(&AppliedState) -> T) -> T {
+        let state = self.inner.state.read();
+        if !is_long {
+            return compare(&state);
+        }
+        let copy = state.clone();
+        drop(state);
+        at_length(|| compare(&copy))
+    }
+
     /// Compares a wait with what has changed after this revision, while it was parked:
     /// nobody has woken it for that. What changes from now on wakes it.
     fn look_again(
@@ -113,22 +154,28 @@ impl Node {
         (seen, since): (Revision, Revision),
     ) {
         let effects = &self.inner.effects;
-        let machine = self.inner.state.read().machine.clone();
-        match machine.fenced(run) {
-            None => {}
-            Some(Refusal::RunNotFound { .. }) => {
+        let is_long = missing.len() > CONDITIONS_AT_ONCE_MAX;
+        let compared = self.compare(is_long, |AppliedState { machine, .. }| {
+            let met = match machine.revision() > seen {
+                true => {
+                    let places = missing.iter().enumerate();
+                    let met = |it: &(_, &Condition)| machine.met(run, it.1, Some(since));
+                    places.filter(met).map(|(place, _)| place).collect()
+                }
+                false => Vec::new(),
+            };
+            machine.fenced(run).map_or(Ok((met, machine.revision())), Err)
+        });
+        let (met, revision): (Vec<usize>, Revision) = match compared {
+            Ok(compared) => compared,
+            Err(Refusal::RunNotFound { .. }) => {
                 return effects.refuse_wait(id, waits::elsewhere(run, named));
             }
-            Some(refusal) => return effects.refuse_wait(id, refusal.into()),
-        }
-        if machine.revision() > seen {
-            let places = missing.iter().enumerate();
-            let met = places.filter(|(_, condition)| machine.met(run, condition, Some(since)));
-            let met: Vec<usize> = met.map(|(place, _)| place).collect();
-            for piece in met.chunks(waits::PIECE) {
-                let over = effects.waits().met(id, piece, machine.revision());
-                over.tell();
-            }
+            Err(refusal) => return effects.refuse_wait(id, refusal.into()),
+        };
+        for piece in met.chunks(waits::PIECE) {
+            let over = effects.waits().met(id, piece, revision);
+            over.tell();
         }
         // Losing leadership ends what is parked; a loss before the parking has to be
         // noticed here.
