@@ -8,10 +8,13 @@ purpose of its own, as some programs do, and the store is the one that HOLDFAST_
 as NVRx's examples do; `second-store-without-libuv` has the other of PyTorch's two servers.
 With `nccl` all ranks share a GPU. With `localhost` the program sets MASTER_ADDR to that.
 With `accelerate` and `deepspeed` the group is formed as programs for these do; with `lightning` and
-`ray` the program starts its two ranks itself, as those do.
+`ray` the program starts its two ranks itself, as those do. With `nvrx` each rank is wrapped as in the
+basic example of NVRx's in-process restart: with the wrapper's store at MASTER_PORT + 1, and a store of
+the group behind it for each iteration of the wrapper, which is the attempt then.
 
 The driving test puts files into FOLDER: `finish` ends the job, `fail-N` ends its attempt N with
-exit code 3. Rank 0 decides for all, and prints a line for each step.
+exit code 3, or with an exception in rank 1 under NVRx. Rank 0 decides for all, and prints a line for
+each step.
 """
 import datetime
 import os
@@ -94,6 +97,42 @@ def run_lightning(folder: pathlib.Path) -> None:
     trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(8, 4)))
 
 
+def run_nvrx(folder: pathlib.Path) -> None:
+    """A rank that NVRx restarts within its process."""
+    from nvidia_resiliency_ext.inprocess import CallWrapper, Wrapper
+
+    # Gloo cannot be aborted: a rank is stopped once its own time-out has ended.
+    short = datetime.timedelta(seconds=10)
+
+    @Wrapper(store_kwargs={"port": int(os.environ["MASTER_PORT"]) + 1})
+    def work(call_wrapper: CallWrapper = None) -> None:
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = dist.TCPStore(
+            host_name=os.environ["MASTER_ADDR"],
+            port=int(os.environ["MASTER_PORT"]) + 2 + call_wrapper.iteration,
+            world_size=world,
+            is_master=rank == 0,
+            multi_tenant=True,
+            wait_for_workers=True,
+            use_libuv=True,
+        )
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=short)
+        train(folder, store, call_wrapper.iteration, raise_in_rank_1)
+        dist.destroy_process_group()
+
+    work()
+
+
+def crash() -> None:
+    os._exit(3)
+
+
+def raise_in_rank_1() -> None:
+    if dist.get_rank() == 1:
+        raise RuntimeError("the fault that was ordered")
+    dist.barrier()
+
+
 def form_group(method: str) -> dist.Store:
     """Forms the process group; returns the store in which the steps are taken."""
     if method == "accelerate":
@@ -138,10 +177,11 @@ def form_group(method: str) -> dist.Store:
     return dist.distributed_c10d._get_default_store()
 
 
-def train(folder: pathlib.Path, store: dist.Store) -> None:
+def train(folder: pathlib.Path, store: dist.Store, attempt: int | None = None, fail=crash) -> None:
     """Takes steps until it is told to finish."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if attempt is None:
+        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     step = 0
     while True:
@@ -161,8 +201,7 @@ def train(folder: pathlib.Path, store: dist.Store) -> None:
         if rank == 0:
             print(f"attempt {attempt} step {step}", flush=True)
         if failing:
-            # As a crash would.
-            os._exit(3)
+            fail()
         if finishing:
             break
     # A group is formed late, through the store.
@@ -187,7 +226,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-LAUNCHED_HERE = {"lightning": run_lightning, "ray": run_ray}
+LAUNCHED_HERE = {"lightning": run_lightning, "ray": run_ray, "nvrx": run_nvrx}
 
 if __name__ == "__main__":
     main()

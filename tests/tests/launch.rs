@@ -208,6 +208,22 @@ async fn launched_with_a_store_of_its_own(module: &str, command: &[&str], restar
     job.finishes(&format!("with 2 ranks in attempt {attempt}")).await;
 }
 
+/// NVRx's in-process restart as in its basic example, whose stores the programs open
+/// themselves: at MASTER_PORT + 1 that of the wrapper, behind it one for each iteration.
+async fn nvrx(torch: &Torch) {
+    let mut cluster = Cluster::start(3).await;
+    let command = ["env", "WORLD_SIZE=2", "sh", "-c", TWO_RANKS, "ranks", "PYTHON", "JOB", "nvrx"];
+    let mut job = job(&mut cluster, torch, "nvrx", &[], &command);
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
+    job.order("fail-0");
+    job.goes_on_without_its_leader(&mut cluster, 1).await;
+    let keys = cluster.cli_ok(&["--job", "nvrx", "kv", "list"]).await;
+    let own = |line: &str| line.starts_with('@') && line.contains("/beat/1/1 ");
+    let wrappers = |line: &str| line.starts_with('@') && line.contains("initial_barrier");
+    assert!(keys.lines().any(own) && keys.lines().any(wrappers), "{keys}");
+    job.finishes("with 2 ranks in attempt 1").await;
+}
+
 /// torchrun of a torch that cannot be served is not started.
 async fn torchrun_is_refused(torch: &Torch) {
     let cluster = Cluster::start(1).await;
@@ -307,6 +323,12 @@ async fn deepspeed_on_one_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ray_train_in_a_ray_that_the_program_starts() {
     launched_with_a_store_of_its_own("ray", &["PYTHON", "JOB", "ray"], false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nvrx_that_restarts_its_ranks_in_their_processes() {
+    let Some(torch) = Torch::with_launcher("nvidia_resiliency_ext") else { return };
+    nvrx(&torch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
