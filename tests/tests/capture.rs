@@ -121,6 +121,22 @@ async fn ranks_meet_in_the_store_of_their_launcher_by_any_name_of_this_host() {
     job.finishes("with 2 ranks").await;
 }
 
+/// As in a container that has not mounted the folder of the control socket: the address that
+/// `run` has set needs nobody to be asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_that_do_not_see_the_control_socket_meet_at_the_agent() {
+    let (mut cluster, folder) = (Cluster::start(1).await, with_hook());
+    let mut job = Job::new(&cluster, &Torch::newest(), "unseen");
+    let ranks = "RANK=1 \"$@\" & RANK=0 \"$@\"; code=$?; wait $! && exit $code";
+    let variables = ["env", "WORLD_SIZE=2", "HOLDFAST_CONTROL=/not/mounted/agent.sock"];
+    let words = [&variables[..], &["sh", "-c", ranks, "ranks", "PYTHON", "JOB"]].concat();
+    let mut command = job.command(&cluster, &[], &words);
+    command.env("PYTHONPATH", folder.path());
+    job.start(&mut cluster, command);
+    job.first().says("attempt 0 step").await;
+    job.finishes("with 2 ranks").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_torch_with_variables_that_the_program_sets() {
     is_captured_on_older_torch("variables").await;

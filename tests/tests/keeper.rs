@@ -556,6 +556,63 @@ async fn a_message_that_is_much_longer_than_a_journal_may_grow_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn connections_stay_while_a_successor_cannot_use_its_settings() {
+    let mut cluster = Cluster::start(1).await;
+    let config = cluster.folder().join("agent.toml");
+    std::fs::write(&config, "").expect("the folder is ours");
+    let path = config.display().to_string();
+    let flags = ["--job", "settings", "--config", &path];
+    let mut command = Command::start(&mut cluster, "settings", &flags).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    std::fs::remove_file(&config).expect("it is there");
+    signal(process_at(&command.control).await, Signal::SIGKILL);
+    command.agent.says("the agent cannot be started (it ended with code 78)").await;
+    std::fs::write(&config, "").expect("the folder is ours");
+    assert_eq!(store.add("n", 1).await, 2);
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_program_that_refuses_to_serve_is_followed_by_the_old_one() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut cluster = Cluster::start(1).await;
+    let program = cluster.folder().join("holdfast-agent");
+    std::fs::copy(binaries::path("holdfast-agent"), &program).expect("the folder is ours");
+    let order = cluster.folder().join("end-refuses");
+    let mut command = binaries::without_settings(&program);
+    command.args(["run", "--store", &cluster.list(), "--job", "refuses", "--"]).args(SAYS_CONTROL);
+    command.args(["sh", "-c", WAITS]).arg(&order);
+    let mut running = Script::start_command(&mut cluster, "refuses", command);
+    let control = control_of(&mut running).await;
+    let line = running.says("place ").await;
+    let (address, _) = line.split_once(" of ").expect("an address");
+    let mut store = TcpStore::connect(address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    let process = process_at(&control).await;
+    let other = cluster.folder().join("other");
+    let refuses = "#!/bin/sh\n[ \"$1\" = --version ] || exit 2\n";
+    std::fs::write(&other, refuses).expect("the folder is ours");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&other, mode).expect("it is ours");
+    std::fs::rename(&other, &program).expect("it is ours");
+    let mut upgrade = tokio::process::Command::new(binaries::path("holdfast-agent"));
+    upgrade.args(["upgrade", "--control"]).arg(&control).kill_on_drop(true);
+    let mut upgrade = upgrade.spawn().expect("it is there");
+    let log = cluster.folder().join("refuses.log");
+    eventually("the keeper to go on with its own program", async || {
+        let said = std::fs::read_to_string(&log).expect("it is written");
+        said.contains("the agent cannot be started (it ended with code 2)").then_some(())
+    })
+    .await;
+    assert_eq!(store.add("n", 1).await, 2);
+    assert_ne!(process_at(&control).await, process);
+    let _ = upgrade.kill().await;
+    std::fs::write(&order, "0").expect("the folder is ours");
+    running.succeeds().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_whose_successor_cannot_run_stays() {
     use std::os::unix::fs::PermissionsExt;
     let mut cluster = Cluster::start(1).await;

@@ -142,7 +142,7 @@ def change(rendezvous):
     own = threading.local()
 
     def _create_c10d_store(*args, **kwargs):
-        own.creates = not of_launcher(*args[:2])
+        own.creates = not (of_launcher(*args[:2]) or is_beyond_reach(*args[:2]))
         try:
             return create(*args, **kwargs)
         finally:
@@ -179,9 +179,21 @@ def named(original):
 
 def of_launcher(host=None, port=None):
     """Whether this is the store that torchrun has opened for its ranks, which makes none of them its master."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ or None in STARTED_WITH:
+    return "TORCHELASTIC_RUN_ID" in os.environ and was_told(host, port)
+
+
+def was_told(host=None, port=None):
+    """Whether this process got the address from its launcher, as that of the agent from `run`."""
+    if None in STARTED_WITH:
         return False
     return (meaning(host), str(port)) == (meaning(STARTED_WITH[0]), STARTED_WITH[1])
+
+
+def is_beyond_reach(host=None, port=None):
+    """Whether this is the agent's own port, in a place without the folder of its control socket, as in a container that has
+    not mounted it. The port needs nobody who asks there."""
+    socket = control()
+    return bool(socket) and not os.path.isdir(os.path.dirname(socket) or ".") and was_told(host, port)
 
 
 def meaning(host):
@@ -220,6 +232,7 @@ class Wanted:
         try:
             wanted = cls(given)
             fits = isinstance(wanted.host, str) and 0 <= wanted.port <= 0xFFFF
+            fits = fits and not is_beyond_reach(wanted.host, wanted.port)
             if fits:
                 wanted.host.encode()
             listening = given.get("master_listen_fd")

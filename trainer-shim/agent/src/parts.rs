@@ -43,6 +43,9 @@ const SILENT_HOLDER_TIME_MAX: Duration = Duration::from_secs(40);
 const ASK_AGAIN_INTERVAL: Duration = Duration::from_millis(500);
 /// How often to look whether records are noted, with the lease that this host has.
 const RENEW_INTERVAL: Duration = Duration::from_secs(1);
+/// Records that are looked through for the size of a launch, and agents of them that are asked for.
+const RECORDS_LOOKED_AT: u64 = 256;
+const AGENTS_ASKED_MAX: usize = 4;
 /// Parts that are over, and are not deleted from the run's keys yet.
 const RELEASED_MAX: usize = 4_096;
 
@@ -277,7 +280,11 @@ impl Parts {
                             return Ok(Tried::Held(world.of_another_size(size)));
                         }
                     }
-                    _ => noted.push((world_key, record.clone(), world_revision)),
+                    // Whoever noted the size has left.
+                    _ => match self.of_another_size(size, deadline).await? {
+                        Some(other) => return Ok(Tried::Held(other.of_another_size(size))),
+                        None => noted.push((world_key, record.clone(), world_revision)),
+                    },
                 }
             }
         }
@@ -293,6 +300,29 @@ impl Parts {
         let mut table = self.0.table.lock();
         table.present.extend(noted.into_iter().map(|(key, record, _)| (key, (record, true))));
         Ok(Tried::Taken)
+    }
+
+    /// A command on another host that is part of a launch of another size. Some of the records are
+    /// looked at, and the agents of a few.
+    async fn of_another_size(
+        &self,
+        size: u64,
+        deadline: Deadline,
+    ) -> Result<Option<Record>, Error> {
+        let page = self.0.keys.list(part_key(""), None, RECORDS_LOOKED_AT, deadline).await?;
+        let records = page.entries.iter().filter_map(|entry| read(entry.value.as_ref()));
+        let is_other = |record: &Record| {
+            let differs = record.world_size.is_some_and(|other| other != size);
+            differs && !record.is_done && record.agent != self.0.agent
+        };
+        let by_agent = records.filter(is_other).map(|record| (record.agent.clone(), record));
+        let by_agent: BTreeMap<String, Record> = by_agent.collect();
+        for record in by_agent.into_values().take(AGENTS_ASKED_MAX) {
+            if self.is_held(&record, deadline).await? {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
     }
 
     fn record(&self, part: &Part, lease: Option<LeaseId>) -> Record {
@@ -313,13 +343,16 @@ impl Parts {
         let deadline = Deadline::after(STORE_TIME_MAX);
         let (there, revision) = self.found(key, deadline).await?;
         let is_other = there.as_ref().is_some_and(|there| there.agent != self.0.agent);
-        let is_held = match there {
-            Some(there) if is_other => self.is_held(&there, deadline).await?,
-            _ => false,
-        };
-        if !is_held {
-            let then = vec![put(key, &record)];
-            self.change(key, revision, then, deadline).await?;
+        match there {
+            Some(there) if is_other && self.is_held(&there, deadline).await? => {
+                if *key != Blob::from(WORLD_KEY) {
+                    warn!("{}: it reads and writes the same keys as this one", there.in_words());
+                }
+            }
+            _ => {
+                let then = vec![put(key, &record)];
+                self.change(key, revision, then, deadline).await?;
+            }
         }
         if let Some(noted) = self.0.table.lock().present.get_mut(key) {
             *noted = (record, true);

@@ -1,7 +1,7 @@
 //! Ports of this host: bound, and found free.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -35,8 +35,9 @@ impl Bound {
         Ok(Bound { socket, address })
     }
 
-    /// Takes a free loopback port that no outgoing connection would get.
-    pub(crate) fn take_free() -> io::Result<Bound> {
+    /// Takes a free loopback port that no outgoing connection would get: at 127.0.0.1, and with
+    /// `also_v6` at `::1`, too.
+    pub(crate) fn take_free(also_v6: bool) -> io::Result<(Bound, Option<Bound>)> {
         let ports = candidate_ports(&local_port_range());
         for _ in 0..PORT_TRIES {
             let port = rand::random_range(ports.clone());
@@ -45,8 +46,14 @@ impl Bound {
             }
             // Another socket of this port that has bound and does not listen
             // yet makes the attempt fail here or when listening.
-            if let Ok(bound) = Bound::take(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
-                return Ok(bound);
+            let Ok(bound) = Bound::take(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) else {
+                continue;
+            };
+            if !also_v6 {
+                return Ok((bound, None));
+            }
+            if let Ok(second) = Bound::take(SocketAddr::from((Ipv6Addr::LOCALHOST, port))) {
+                return Ok((bound, Some(second)));
             }
         }
         Err(io::Error::other(format!(
@@ -144,7 +151,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_free_port_leaves_room_for_what_programs_open_behind_it() {
-        let listens = Bound::take_free().unwrap();
+        let (listens, _) = Bound::take_free(false).unwrap();
         let port = listens.address().port();
         assert!(has_room(port));
         let _listener = listens.listen().unwrap();
@@ -153,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_port_that_listens_is_taken() {
-        let bound = Bound::take_free().unwrap();
+        let (bound, _) = Bound::take_free(false).unwrap();
         let address = bound.address();
         assert!(candidate_ports(&local_port_range()).contains(&address.port()));
         let _listener = bound.listen().unwrap();

@@ -53,8 +53,9 @@ pub enum Error {
     },
     /// More ports than an agent serves.
     #[error(
-        "an agent serves at most {PORTS_MAX} ports; name fewer with --tcpstore, \
-         or give each job of the host an agent of its own"
+        "an agent serves at most {PORTS_MAX} ports, those of `open` included until --attempts-kept \
+         after their last use; name fewer with --tcpstore, open fewer names, or give each job of \
+         the host an agent of its own"
     )]
     TooManyPorts,
     /// The programs of the host have too many stores of their own.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use holdfast_api::Name;
@@ -158,13 +158,20 @@ impl Ports {
             self.presence.open(&name)?;
             return Ok(open.address);
         }
-        self.room_for(1)?;
-        let bound = Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?;
+        // With several ports, `MASTER_ADDR` is that of IPv6.
+        let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
+        let also_v6 = self.open.iter().any(|open| !open.by_name && open.address.ip() == v6);
+        self.room_for(1 + usize::from(also_v6))?;
+        let taken = Bound::take_free(also_v6).map_err(|reason| Error::NoFreePort { reason });
+        let (first, second) = taken?;
         self.presence.open(&name)?;
-        let address = bound.address();
-        let listener = listen(bound, &namespace, true, self.keeper.as_ref())?;
-        self.begin(listener, address, namespace, true);
-        Ok(address)
+        let answer = first.address();
+        for bound in [Some(first), second].into_iter().flatten() {
+            let address = bound.address();
+            let listener = listen(bound, &namespace, true, self.keeper.as_ref())?;
+            self.begin(listener, address, namespace.clone(), true);
+        }
+        Ok(answer)
     }
 
     /// Opens a port for one side of a program's store, or answers the one that is
@@ -176,7 +183,8 @@ impl Ports {
         if self.open.iter().filter(|open| open.namespace.is_of_store()).count() >= STORE_PORTS_MAX {
             return Err(Error::TooManyStores);
         }
-        let bound = Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?;
+        let taken = Bound::take_free(false).map_err(|reason| Error::NoFreePort { reason });
+        let (bound, _) = taken?;
         let address = bound.address();
         let listener = listen(bound, namespace, true, self.keeper.as_ref())?;
         self.start(listener, address, namespace.clone(), true);
@@ -261,7 +269,8 @@ pub(super) fn take_ports(addresses: &[SocketAddr]) -> Result<Vec<Bound>, Error> 
         return Err(Error::TooManyPorts);
     }
     if addresses.is_empty() {
-        let bound = Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?;
+        let taken = Bound::take_free(false).map_err(|reason| Error::NoFreePort { reason });
+        let (bound, _) = taken?;
         return Ok(vec![bound]);
     }
     addresses.iter().map(|address| take(*address)).collect()

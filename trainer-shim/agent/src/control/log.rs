@@ -3,8 +3,8 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nix::fcntl::OFlag;
@@ -111,6 +111,44 @@ impl Write for OwnLog {
     }
 }
 
+/// The log of a place's agent, for its keeper: the file that is there now.
+#[derive(Debug)]
+pub struct KeeperLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl KeeperLog {
+    /// The log of this place's agent, which another process writes, too.
+    pub fn of(place: &Place) -> io::Result<KeeperLog> {
+        Ok(KeeperLog { path: place.log(), file: open(&place.log())? })
+    }
+
+    /// Goes on in a new file once the agent has begun one, and returns whether it has.
+    fn follow(&mut self) -> io::Result<bool> {
+        let (own, there) = (self.file.metadata()?, fs::symlink_metadata(&self.path));
+        if there.is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())) {
+            return Ok(false);
+        }
+        self.file = open(&self.path)?;
+        Ok(true)
+    }
+}
+
+impl Write for KeeperLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.follow()? {
+            // What the next agent says before it writes its log, as when it cannot be loaded.
+            dup2_stderr(&self.file)?;
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +183,21 @@ mod tests {
         drop(participants);
         sweep(&own).await;
         assert_eq!(left(oldest), [false; 3]);
+    }
+
+    #[test]
+    fn a_keeper_goes_on_in_the_log_that_its_agent_has_begun() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Place::at(root.path().join("run.sock"));
+        let mut log = KeeperLog { path: place.log(), file: open(&place.log()).unwrap() };
+        log.file.write_all(b"first\n").unwrap();
+        fs::rename(place.log(), place.older_log()).unwrap();
+        let mut own = open(&place.log()).unwrap();
+        own.write_all(b"the agent's\n").unwrap();
+        assert!(log.follow().unwrap() && !log.follow().unwrap());
+        log.file.write_all(b"the keeper's\n").unwrap();
+        assert_eq!(fs::read_to_string(place.older_log()).unwrap(), "first\n");
+        assert_eq!(fs::read_to_string(place.log()).unwrap(), "the agent's\nthe keeper's\n");
     }
 
     #[test]

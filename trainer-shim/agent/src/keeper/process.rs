@@ -37,6 +37,9 @@ const KILLS_MAX: u32 = 60;
 const START_PAUSE: Duration = Duration::from_millis(100);
 /// The exit code of a program that ended in a defect.
 const PANICKED: i32 = 101;
+/// The exit code of an agent that cannot use its settings, as the files that they name: EX_CONFIG
+/// of sysexits.h. One that takes over ends with it before it has taken up anything.
+pub const UNUSABLE_SETTINGS: u8 = 78;
 
 /// Events of the keeper, for a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,12 +186,9 @@ impl<S: Start> Keeper<S> {
             }
             let mut agent = match self.begin(again) {
                 Ok(agent) => agent,
+                // As after what ended the one before: memory that has run out.
                 Err(error) if again => {
-                    // As after what ended the one before: memory that has run out.
-                    let pause = self.pace.pause(Instant::now()).max(START_PAUSE);
-                    self.start.say(Said::NotStarted { reason: error.to_string(), pause });
-                    (self.is_new, self.is_stuck) = (false, true);
-                    self.pause(pause)?;
+                    self.try_again_later(error.to_string())?;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -196,6 +196,10 @@ impl<S: Start> Keeper<S> {
             let status = self.attend(&mut agent)?;
             let ended = status.code().is_some_and(|code| code != PANICKED);
             if ended && !agent.is_replaced {
+                if again && !agent.is_up && self.is_unfit(status) {
+                    self.try_again_later(format!("it ended {}", in_words(status)))?;
+                    continue;
+                }
                 return Ok(status);
             }
             if self.lost.is_too_much(status, agent.is_up) {
@@ -208,6 +212,23 @@ impl<S: Start> Keeper<S> {
             }
             again = true;
         }
+    }
+
+    /// Whether an agent that took up nothing ended because it cannot run as it was started. Of a
+    /// program that is new here any failure means that.
+    fn is_unfit(&self, status: ExitStatus) -> bool {
+        match status.code() {
+            Some(0) | None => false,
+            Some(code) => self.is_new || code == i32::from(UNUSABLE_SETTINGS),
+        }
+    }
+
+    /// Waits before the next try, which is made with the keeper's own program.
+    fn try_again_later(&mut self, reason: String) -> io::Result<()> {
+        let pause = self.pace.pause(Instant::now()).max(START_PAUSE);
+        self.start.say(Said::NotStarted { reason, pause });
+        (self.is_new, self.is_stuck) = (false, true);
+        self.pause(pause)
     }
 
     /// Closes what ends each agent that takes it up. The state stays: it names the run.

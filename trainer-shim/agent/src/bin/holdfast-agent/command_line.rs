@@ -259,9 +259,8 @@ pub struct Flags {
 
     /// End the job's open run even if agents hold it, and open a new one: their
     /// ranks lose their store. Say it on one host; the others of the launch
-    /// join. With --run NAME all may say it. Without it a rank that runs
-    /// already, or has ended, is not started again under `run`: that is known
-    /// of the ranks of this host alone.
+    /// join. With --run NAME all may say it. Without it `run` starts no rank that
+    /// runs already in that run, on any host, or has ended there with code 0.
     #[arg(long)]
     pub takeover: bool,
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use holdfast_agent::agent::{self, Agent, Kept, Wanted};
 use holdfast_agent::control::lock::Lock;
-use holdfast_agent::control::log::OwnLog;
+use holdfast_agent::control::log::{KeeperLog, OwnLog};
 use holdfast_agent::control::place::Place;
 use holdfast_agent::control::protocol::Refused;
 use holdfast_agent::control::server::Server;
@@ -199,12 +199,19 @@ async fn open(
 pub fn own_log(kept: Option<&Path>) -> Option<OwnLog> {
     let place = match kept {
         Some(socket) => Place::at(socket.to_owned()),
-        None => {
-            let stdin = std::io::stdin().as_fd().try_clone_to_owned().ok()?;
-            place_of(&UnixListener::from(stdin)).ok()?
-        }
+        None => place_of_stdin()?,
     };
     OwnLog::of(place).ok()
+}
+
+/// The log of the agent of this process, which is its keeper.
+pub fn keeper_log() -> Option<KeeperLog> {
+    KeeperLog::of(&place_of_stdin()?).ok()
+}
+
+fn place_of_stdin() -> Option<Place> {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().ok()?;
+    place_of(&UnixListener::from(stdin)).ok()
 }
 
 /// What the keeper holds for this process.

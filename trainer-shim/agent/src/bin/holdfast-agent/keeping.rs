@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use holdfast_agent::keeper::process::{Keeper, Said, Start, in_words};
+use holdfast_agent::keeper::process::{Keeper, Said, Start, UNUSABLE_SETTINGS, in_words};
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 
@@ -21,7 +21,7 @@ use crate::surroundings::raise_open_files;
 /// Program of new agents: this one, even if its file was replaced meanwhile.
 const OWN: &str = "/proc/self/exe";
 
-/// Flag by which the agent of `serve` knows that it has a keeper.
+/// Flag by which an agent knows that it has a keeper: its second argument.
 pub const KEPT: &str = "--kept";
 
 /// Time limit for the next agent's program to print its version, and the pause between looks. No
@@ -37,7 +37,7 @@ pub fn of_host(arguments: Vec<OsString>, output: &Lines) -> anyhow::Result<u8> {
     let advice = "this is started by `holdfast-agent run`, not by hand";
     let address = UnixListener::from(listener.try_clone()?).local_addr().context(advice)?;
     let path = address.as_pathname().context(advice)?.to_owned();
-    let mut all = vec![OsString::from("host"), "--kept".into(), path.into()];
+    let mut all = vec![OsString::from("host"), KEPT.into(), path.into()];
     all.extend(arguments);
     // No signal ends an agent that is up: it goes with the last command.
     let ends = |signal, is_up: bool| signal == Signal::SIGTERM && !is_up;
@@ -50,7 +50,7 @@ pub fn of_server(drain: bool, output: &Lines) -> anyhow::Result<u8> {
     // It holds every connection, too.
     raise_open_files();
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // Behind the verb.
+    // Behind the verb, where `is_kept` looks.
     arguments.insert(1.min(arguments.len()), KEPT.into());
     let ends = move |signal, is_up: bool| match signal {
         Signal::SIGTERM => !(drain && is_up),
@@ -71,7 +71,20 @@ fn keep(
     let start = Agent { arguments, path: own_program(), ends, output: output.clone() };
     let signals = crate::signals::not_ignored(signals);
     let keeper = Keeper::new(start, &signals, control).context("cannot keep an agent")?;
-    Ok(code_of(keeper.run().context("cannot keep the agent")?))
+    match code_of(keeper.run().context("cannot keep the agent")?) {
+        UNUSABLE_SETTINGS => Ok(crate::FAILURE),
+        code => Ok(code),
+    }
+}
+
+/// Whether a keeper has started this process, as its arguments say.
+pub fn is_kept() -> bool {
+    std::env::args_os().nth(2).is_some_and(|word| word == KEPT)
+}
+
+/// The exit code of this process if it cannot run with its arguments and settings.
+pub fn unusable() -> u8 {
+    if is_kept() { UNUSABLE_SETTINGS } else { crate::FAILURE }
 }
 
 /// Exit status of a command; `None` if it did not end in time, and was killed.

@@ -40,7 +40,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
-use command_line::{CommandLine, Mode, Process, Task};
+use command_line::{CommandLine, Flags, Mode, Process, Task};
 use holdfast_api::variables::mistyped;
 use holdfast_client::check_token_file;
 use output::Lines;
@@ -67,7 +67,8 @@ fn main() -> ExitCode {
             if !asked_for {
                 mistyped_variables().for_each(|mistyped| eprintln!("holdfast-agent: {mistyped}"));
             }
-            return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) };
+            let code = if asked_for { 0 } else { keeping::unusable() };
+            return ExitCode::from(code);
         }
     };
     let command = command_line.command_words();
@@ -95,14 +96,12 @@ fn output(process: Process<'_>) -> io::Result<Lines> {
     if !matches!(process, Process::Other) {
         surroundings::give_up();
     }
-    let own_log = match process {
-        Process::Host { kept } => host::own_log(kept),
-        Process::Keeper | Process::Other => None,
+    let log: Option<Box<dyn io::Write + Send>> = match process {
+        Process::Host { kept } => host::own_log(kept).map(|log| Box::new(log) as _),
+        Process::Keeper => host::keeper_log().map(|log| Box::new(log) as _),
+        Process::Other => None,
     };
-    let output = match own_log {
-        Some(log) => Lines::to(log)?,
-        None => Lines::to(io::stderr())?,
-    };
+    let output = Lines::to(log.unwrap_or_else(|| Box::new(io::stderr())))?;
     let panics = output.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let backtrace = Backtrace::capture();
@@ -130,23 +129,13 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
         }
         Task::Witness => return launch::witness::witness(),
     };
-    let settings = match Settings::resolve(flags) {
-        Ok(settings) => settings,
-        Err(error) => {
-            let say = |mistyped| output.say(format_args!("holdfast-agent: {mistyped}"));
-            mistyped_variables().for_each(say);
-            return Err(error);
+    let settings = match prepare(flags, &mode, output) {
+        Err(error) if keeping::is_kept() => {
+            output.say(format_args!("holdfast-agent: {error:#}"));
+            return Ok(keeping::unusable());
         }
+        settings => settings?,
     };
-    start_logging(&settings, output)?;
-    let token_file = settings.token_file.as_deref();
-    settings.tls.read()?;
-    let token_warning = token_file.map(check_token_file).transpose()?.flatten();
-    // The agent's own process got the same flags as the command that started it.
-    if !matches!(mode, Mode::Host { .. } | Mode::Serve { is_kept: true, .. }) {
-        let warnings = mistyped_variables().chain(token_warning).chain(settings.open_ports());
-        warnings.for_each(|warning| tracing::warn!("{warning}"));
-    }
     if let Mode::Serve { keeper: true, is_kept: false, drain, .. } = mode {
         return keeping::of_server(drain, output);
     }
@@ -172,6 +161,28 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
             runtime.block_on(launch::launch(settings, run, program, &command, output))
         }
     }
+}
+
+/// The settings, with all files that they name read once.
+fn prepare(flags: Flags, mode: &Mode, output: &Lines) -> anyhow::Result<Settings> {
+    let settings = match Settings::resolve(flags) {
+        Ok(settings) => settings,
+        Err(error) => {
+            let say = |mistyped| output.say(format_args!("holdfast-agent: {mistyped}"));
+            mistyped_variables().for_each(say);
+            return Err(error);
+        }
+    };
+    start_logging(&settings, output)?;
+    let token_file = settings.token_file.as_deref();
+    settings.tls.read()?;
+    let token_warning = token_file.map(check_token_file).transpose()?.flatten();
+    // The agent's own process got the same flags as the command that started it.
+    if !matches!(mode, Mode::Host { .. } | Mode::Serve { is_kept: true, .. }) {
+        let warnings = mistyped_variables().chain(token_warning).chain(settings.open_ports());
+        warnings.for_each(|warning| tracing::warn!("{warning}"));
+    }
+    Ok(settings)
 }
 
 /// Which variables were meant by names with a slip in them.

@@ -13,9 +13,10 @@ use super::torchrun::{OURS, Rendezvous};
 /// Prefix under which a replaced or removed variable is kept.
 const ORIGINAL: &str = "HOLDFAST_ORIG_";
 
-/// torchrun's variables that would lead it elsewhere than those that are set:
-/// an endpoint goes over address and port, and standalone over everything.
-const TAKEN_AWAY: [&str; 2] = ["PET_RDZV_ENDPOINT", "PET_STANDALONE"];
+/// torchrun's variables that would lead it elsewhere than those that are set: an endpoint goes
+/// over address and port, and standalone over everything.
+const ENDPOINT: &str = "PET_RDZV_ENDPOINT";
+const STANDALONE: &str = "PET_STANDALONE";
 
 /// Which of torchrun's attempts a rank belongs to. Before torch 2.7 a rank whose
 /// store is the launcher's fails without it, although torchrun alone sets it.
@@ -82,10 +83,9 @@ pub fn changes(settings: &CommandSettings<'_>, now: impl Fn(&str) -> Option<OsSt
                 Rendezvous::Holdfast => OURS,
             };
             replace("PET_RDZV_BACKEND", Some(backend));
-            for name in TAKEN_AWAY {
-                replace(name, None);
-            }
+            replace(ENDPOINT, None);
         }
+        replace(STANDALONE, None);
     }
     let mut set = |name: &str, value: OsString| changes.insert(name.to_owned(), Some(value));
     let missing = |name: &str| now(name).is_none_or(|value| value.is_empty());
