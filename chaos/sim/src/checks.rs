@@ -4,6 +4,7 @@
 //! The committed entries are gathered from the disks of the nodes that applied them, and a
 //! separate state machine applies them, too: every node must hold the same state at an index.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_api::{
@@ -47,8 +48,9 @@ struct Renewed {
 pub struct Checks {
     journal: Journal,
     committed: Vec<LogRecord>,
-    /// The state before the first entry and after each, by index.
-    states: BTreeMap<u64, Machine>,
+    /// The state before the first entry and after each, by index, with its digest once a node
+    /// was compared with it.
+    states: BTreeMap<u64, (Machine, OnceCell<u64>)>,
     machine: Machine,
     leases: BTreeMap<LeaseId, Renewed>,
     /// As which processes the nodes led, by term and node: the consensus library
@@ -236,7 +238,7 @@ impl Checks {
                 Err(error) => self.report(Violation::Unknown { what: error.to_string() }),
             }
         }
-        self.states.insert(record.index, self.machine.clone());
+        self.states.insert(record.index, (self.machine.clone(), OnceCell::new()));
         if self.states.len() > STATES_MAX {
             self.states.pop_first();
         }
@@ -319,8 +321,8 @@ impl Checks {
             (index, state.machine.digest())
         };
         self.compared.insert(subject.id, index);
-        let Some(expected) = self.states.get(&index) else { return };
-        if expected.digest() != digest {
+        let Some((expected, known)) = self.states.get(&index) else { return };
+        if *known.get_or_init(|| expected.digest()) != digest {
             self.report(Violation::Diverged { node: subject.id, index });
         }
     }
