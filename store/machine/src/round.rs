@@ -9,6 +9,7 @@
 //! | `tally` | counts of arrivals and of active processes |
 //! | `held` | what remains of a held round after it closes |
 //! | `release` | holding, releasing and revoking |
+//! | `stop` | the time that holders have to stop |
 //! | `spec` | the purpose of a held round |
 //! | `facts` | a round's numbers that the decision needs |
 //! | `decide` | the one rule that closes rounds, a pure function |
@@ -29,6 +30,7 @@ mod facts;
 pub(crate) mod held;
 mod release;
 mod spec;
+mod stop;
 pub(crate) mod tally;
 mod withdraw;
 

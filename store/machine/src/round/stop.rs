@@ -1,0 +1,119 @@
+//! The time that holders have to stop, and its timer.
+
+use std::collections::BTreeSet;
+
+use holdfast_api::version::STOP_TIMES_LEVEL;
+use holdfast_api::{Cause, Generation, Incarnation, LeaseId, LogTime, ProcessId, RevokeCause};
+
+use super::RoundKey;
+use super::held::{HeldRound, Unseen};
+use crate::coordination::act::{Act, NotStopped, TimerOf};
+
+impl Act<'_> {
+    /// Exits of this lease's processes can no longer be reported: they count as
+    /// stopped from this time on.
+    pub fn free_at(&mut self, lease: LeaseId, at: LogTime) {
+        let of_lease = |unseen: &Unseen| unseen.lease == lease;
+        let keys = self.job.held.keys_of(|held| held.ended.values().any(of_lease));
+        for key in keys {
+            if let Some(held) = self.job.held.get_mut(&key) {
+                held.set_free_at(lease, at);
+            }
+            self.held_changed(&key);
+        }
+    }
+
+    /// These hold again, and have not arrived any more. If the time to stop has passed, a new
+    /// one begins for them, and the others that have not stopped end.
+    pub fn begin_to_stop(&mut self, key: &RoundKey, back: &BTreeSet<Incarnation>) {
+        let Some(held) = self.job.held.get_mut(key) else {
+            return;
+        };
+        if held.stop_from.saturating_add(held.hold().stop_ms_max) > self.time {
+            return;
+        }
+        held.stop_from = self.time;
+        if self.level < STOP_TIMES_LEVEL || held.revoked.is_none() {
+            return;
+        }
+        let round = self.coordination.rounds.get(key);
+        let cause = Cause::NotStopped { round: key.name.clone(), generation: held.generation };
+        let late = held.still_running(round).filter(|(_, incarnation)| !back.contains(incarnation));
+        let late = late.map(|(process, incarnation)| {
+            let (key, cause) = (key.clone(), cause.clone());
+            NotStopped { key, generation: held.generation, process, incarnation, cause }
+        });
+        self.not_stopped.extend(late);
+    }
+
+    /// Whether it has not stopped still: it may have, later in the same command.
+    pub fn is_late(&self, late: &NotStopped) -> bool {
+        let NotStopped { key, generation, process, incarnation, cause: _ } = late;
+        let held = self.job.held.get(key).filter(|held| held.generation == *generation);
+        let round = self.coordination.rounds.get(key);
+        held.is_some_and(|held| held.is_running(round, *process, *incarnation))
+    }
+
+    /// The timer of a held generation has fired: for its being ready, or for having
+    /// stopped.
+    pub fn held_time_has_come(
+        &mut self,
+        generation: Generation,
+        at: LogTime,
+        now: LogTime,
+    ) -> bool {
+        let Some((key, held)) = self.job.held.of_generation(generation) else {
+            return false;
+        };
+        if held.timer != Some(at) || at > now {
+            return false;
+        }
+        let key = key.clone();
+        self.changed = true;
+        self.dirty.insert(key.clone());
+        if held.revoked.is_none() {
+            let form_ms_max = held.hold().form_ms_max;
+            self.revoke_generation(&key, RevokeCause::NotReady { form_ms_max });
+            return true;
+        }
+        let still = held.still_running(self.coordination.rounds.get(&key));
+        let still: Vec<ProcessId> = still.map(|(process, _)| process).collect();
+        for process in still {
+            let round = key.name.clone();
+            self.end_incarnation(process, Cause::NotStopped { round, generation }, false);
+        }
+        true
+    }
+
+    /// When a held generation's timer fires.
+    pub fn set_held_timer(&mut self, key: &RoundKey) {
+        let arrived = self.coordination.rounds.get(key).map_or(0, |round| round.tally.holders);
+        let Some(held) = self.job.held.get_mut(key) else {
+            return;
+        };
+        let at = held.looks_again(arrived);
+        if held.timer == at {
+            return;
+        }
+        let of = TimerOf::Held(held.generation);
+        if let Some(former) = std::mem::replace(&mut held.timer, at) {
+            self.timers.remove(&(former, self.run.clone(), of.clone()));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, self.run.clone(), of));
+        }
+    }
+}
+
+impl HeldRound {
+    /// Its ended holders of this lease count as stopped from this time on, unless a
+    /// time is known already.
+    pub(super) fn set_free_at(&mut self, lease: LeaseId, at: LogTime) {
+        let is_new = |unseen: &Unseen| unseen.lease == lease && unseen.free_at.is_none();
+        let of_lease = self.ended.iter().filter(|(_, unseen)| is_new(unseen));
+        let of_lease: Vec<ProcessId> = of_lease.map(|(process, _)| *process).collect();
+        for process in of_lease {
+            self.ended.insert(process, Unseen { lease, free_at: Some(at) });
+        }
+    }
+}
