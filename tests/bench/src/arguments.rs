@@ -15,6 +15,9 @@ pub struct Arguments {
     /// Fewer repetitions: minutes become one or two, and figures scatter more
     #[arg(long)]
     pub quick: bool,
+    /// How often each fault of `matrix` is made [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub faults: Option<u16>,
     /// Only this measurement; may be given several times (--list names them)
     #[arg(long, value_name = "NAME", conflicts_with = "write", value_parser = known)]
     pub only: Vec<&'static Measurement>,
@@ -144,12 +147,14 @@ impl Bench {
         }
         std::fs::create_dir_all(&arguments.data)
             .with_context(|| format!("making {}", arguments.data.display()))?;
+        let mut effort = if arguments.quick { QUICK } else { THOROUGH };
+        effort.faults = arguments.faults.map_or(effort.faults, usize::from);
         Ok(Bench {
             binaries,
             data: arguments.data.clone(),
             python: arguments.python.clone(),
             wheel_python: arguments.wheel_python.clone(),
-            effort: if arguments.quick { QUICK } else { THOROUGH },
+            effort,
             quick: arguments.quick,
         })
     }
