@@ -569,8 +569,18 @@ impl Simulation {
         let ttl = *[Duration::from_secs(2), Duration::from_secs(600)]
             .choose(&mut self.random)
             .expect("there are some");
+        let reader = Worker {
+            client: usize::from(TRAINERS) + number,
+            is_reader: true,
+            seed: self.random.random(),
+            latest: 0,
+            session_ttl: ttl,
+            records: records.clone(),
+            journal: journal.clone(),
+        };
         let worker = Worker {
             client: number,
+            is_reader: false,
             seed: self.random.random(),
             latest: i64::try_from(participant).unwrap_or(i64::MAX) * 1_000,
             session_ttl: ttl,
@@ -578,10 +588,10 @@ impl Simulation {
             journal,
         };
         let seed = self.random.random();
-        let both = async move {
-            Box::pin(futures::future::join(trainer.run(), worker.run())).await;
+        let all = async move {
+            Box::pin(futures::future::join3(trainer.run(), worker.run(), reader.run())).await;
         };
-        self.machine(id).start(seed, both);
+        self.machine(id).start(seed, all);
     }
 
     /// Hosts of nodes and trainers.

@@ -75,6 +75,9 @@ fn options() -> Options {
 pub struct Worker {
     /// Number of the client.
     pub client: usize,
+    /// It only reads. So no call of it waits at a leader that was deposed unseen, and it
+    /// goes on there for as long as reads are answered.
+    pub is_reader: bool,
     /// Seed of its choices.
     pub seed: u64,
     /// The number that it put last.
@@ -104,7 +107,7 @@ impl Worker {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
-            if std::mem::replace(&mut bursts, burst) != burst {
+            if std::mem::replace(&mut bursts, burst) != burst && !self.is_reader {
                 self.burst(&keys).await;
             }
             latest += 1;
@@ -128,6 +131,7 @@ impl Worker {
     async fn call(&self, keys: &Keys, latest: i64, random: &mut SmallRng) {
         let counter = *COUNTERS.choose(random).expect("there are counters");
         let wish = match random.random_range(0..5) {
+            _ if self.is_reader => Wish::Read { counter },
             0 | 1 => Wish::Add { counter },
             2 | 3 => {
                 let key = format!("key-{}-{}", self.client, random.random_range(0..KEYS));
