@@ -247,8 +247,15 @@ impl LeaderTracker {
         // A node that does not lead is followed by its hints.
         let follows = self.link.as_ref().is_some_and(|link| !link.leads);
         let Successor { leader, at, .. } = self.successor.as_ref().filter(|_| !follows)?;
-        let under_way = self.attempts.iter().any(|a| a.route.address == leader.address);
-        (!under_way).then(|| (leader.address.clone(), *at))
+        (!self.is_asked(&leader.address)).then(|| (leader.address.clone(), *at))
+    }
+
+    /// Whether an attempt at this node is under way. One that goes through it, to another node,
+    /// may take long, and asks it nothing.
+    fn is_asked(&self, address: &str) -> bool {
+        self.attempts
+            .iter()
+            .any(|attempt| !attempt.route.through && attempt.route.address == address)
     }
 
     fn successor_tried(&mut self, now: Instant) {

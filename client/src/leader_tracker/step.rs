@@ -177,8 +177,9 @@ impl LeaderTracker {
     fn hop_at(&self, now: Instant) -> Option<(String, Instant)> {
         let hint = self.hint.as_ref()?;
         let here = |link: &Link| link.address == hint.address || link.node == hint.node;
-        let under_way = self.attempts.iter().any(|attempt| attempt.route.address == hint.address);
-        if under_way || self.attempts.len() >= ATTEMPTS_MAX || self.link.as_ref().is_some_and(here)
+        if self.is_asked(&hint.address)
+            || self.attempts.len() >= ATTEMPTS_MAX
+            || self.link.as_ref().is_some_and(here)
         {
             return None;
         }
@@ -192,7 +193,8 @@ impl LeaderTracker {
         let here = self.link.as_ref().map(|link| link.address.as_str());
         let attempts = &self.attempts;
         let excluded = |address: &str| {
-            Some(address) == here || attempts.iter().any(|a| a.route.address == address)
+            let is_asked = |it: &Attempt| !it.route.through && it.route.address == address;
+            Some(address) == here || attempts.iter().any(is_asked)
         };
         match self.endpoints.next(now, excluded) {
             Next::Now(address) => Some(address),

@@ -464,6 +464,31 @@ fn a_leader_that_says_nothing_here_is_asked_through_another_node() {
     assert_eq!(bench.step_later(), connect("a:1"));
 }
 
+/// Of a paused leader the kernel still answers, so that neither the check nor the attempt
+/// through another node comes to anything. That node may be the one that is elected.
+#[test]
+fn a_successor_is_connected_to_while_an_attempt_goes_through_it() {
+    let mut bench = silent();
+    let through = loop {
+        let Step::Connect(route) = bench.step_later() else { panic!("it waits, or asks") };
+        match route.address.as_str() {
+            _ if route.through => break route.address,
+            "a:1" => continue,
+            "b:1" => drop(bench.arrive_with("b:1", said(2, Some(1), 5))),
+            _ => drop(bench.arrive_with("c:1", said(3, Some(1), 5))),
+        }
+    };
+    let (elected, other, voter) = match through.as_str() {
+        "b:1" => (2, "c:1", 3),
+        _ => (3, "b:1", 2),
+    };
+    while bench.step_later() != connect(other) {}
+    assert_eq!(bench.arrive_with(other, said(voter, Some(elected), 6)), Arrival::Drop);
+    assert_eq!(bench.step(), connect(&through));
+    assert_eq!(bench.arrive_with(&through, said(elected, Some(elected), 6)), Arrival::Use);
+    assert_eq!(bench.leader_tracker.leader(), Some(elected));
+}
+
 #[test]
 fn a_node_that_cannot_reach_the_leader_either_is_not_blamed() {
     let mut bench = Bench::new(&["b:1"]);
