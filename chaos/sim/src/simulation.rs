@@ -314,9 +314,9 @@ impl Simulation {
             let count = |counts: &Counts| counts.get(&of).copied().unwrap_or(0);
             count(now) >= count(before) + PROGRESS_MIN
         };
-        (0..usize::from(TRAINERS)).all(|of| {
-            more(&record.answers, answers, of) && more(&record.iterations, iterations, of)
-        })
+        let trainers = usize::from(TRAINERS);
+        (0..2 * trainers).all(|of| more(&record.answers, answers, of))
+            && (0..trainers).all(|of| more(&record.iterations, iterations, of))
     }
 
     fn is_settled(&mut self) -> bool {
@@ -341,10 +341,13 @@ impl Simulation {
             let record = self.records.lock();
             (record.answers.clone(), record.iterations.clone())
         };
-        for of in 0..usize::from(TRAINERS) {
+        // Each trainer's host has a client that only reads, too.
+        for of in 0..2 * usize::from(TRAINERS) {
             if count(&answers, of) < count(&begun.0, of) + PROGRESS_MIN {
                 self.checks.report(Violation::Unanswered { client: of });
             }
+        }
+        for of in 0..usize::from(TRAINERS) {
             if count(&iterations, of) < count(&begun.1, of) + PROGRESS_MIN {
                 self.checks.report(Violation::NoIteration { trainer: of });
             }
