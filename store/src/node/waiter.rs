@@ -83,7 +83,8 @@ impl Node {
             return None;
         }
         let is_long = conditions.len() > CONDITIONS_AT_ONCE_MAX;
-        let compared = self.compare(is_long, |state| {
+        // One that resumes is compared with the history, too, however long that is.
+        let compared = self.compare(is_long || since.is_some(), |state| {
             self.has_caught_up(state)?;
             Compared::with(&state.machine, scope, conditions, since)
         });
