@@ -179,21 +179,24 @@ def named(original):
 
 def of_launcher(host=None, port=None):
     """Whether this is the store that torchrun has opened for its ranks, which makes none of them its master."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and was_told(host, port)
-
-
-def was_told(host=None, port=None):
-    """Whether this process got the address from its launcher, as that of the agent from `run`."""
-    if None in STARTED_WITH:
+    if "TORCHELASTIC_RUN_ID" not in os.environ or None in STARTED_WITH:
         return False
-    return (meaning(host), str(port)) == (meaning(STARTED_WITH[0]), STARTED_WITH[1])
+    return is_same((host, port), STARTED_WITH)
 
 
 def is_beyond_reach(host=None, port=None):
     """Whether this is the agent's own port, in a place without the folder of its control socket, as in a container that has
     not mounted it. The port needs nobody who asks there."""
     socket = control()
-    return bool(socket) and not os.path.isdir(os.path.dirname(socket) or ".") and was_told(host, port)
+    if not socket or os.path.isdir(os.path.dirname(socket) or "."):
+        return False
+    # A program that sets the address for itself leaves these as `run` has set them.
+    own = os.environ.get("PET_MASTER_ADDR"), os.environ.get("PET_MASTER_PORT")
+    return None not in own and is_same((host, port), own)
+
+
+def is_same(one, other):
+    return (meaning(one[0]), str(one[1])) == (meaning(other[0]), str(other[1]))
 
 
 def meaning(host):

@@ -283,15 +283,19 @@ impl Parts {
                     // Whoever noted the size has left.
                     _ => match self.of_another_size(size, deadline).await? {
                         Some(other) => return Ok(Tried::Held(other.of_another_size(size))),
-                        None => noted.push((world_key, record.clone(), world_revision)),
+                        None => noted.push((world_key.clone(), record.clone(), world_revision)),
                     },
                 }
             }
         }
-        let compare = noted
+        let mut compare: Vec<Compare> = noted
             .iter()
-            .map(|(key, _, revision)| Compare::Revision { key: key.clone(), revision: *revision });
-        let compare = compare.collect();
+            .map(|(key, _, revision)| Compare::Revision { key: key.clone(), revision: *revision })
+            .collect();
+        if part.world_size.is_some() && noted.len() == 1 {
+            // Whoever had noted the size may have left meanwhile.
+            compare.push(Compare::Revision { key: world_key, revision: world_revision });
+        }
         let then = noted.iter().map(|(key, record, _)| put(key, record)).collect();
         let done = self.0.keys.transaction(compare, then, Vec::new(), deadline).await?;
         if !done.succeeded {

@@ -159,16 +159,19 @@ impl Ports {
             return Ok(open.address);
         }
         // With several ports, `MASTER_ADDR` is that of IPv6.
-        let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
-        let also_v6 = self.open.iter().any(|open| !open.by_name && open.address.ip() == v6);
+        let v6 = [Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED].map(IpAddr::from);
+        let is_v6 = |open: &Open| !open.by_name && v6.contains(&open.address.ip());
+        let also_v6 = self.open.iter().any(is_v6);
         self.room_for(1 + usize::from(also_v6))?;
         let taken = Bound::take_free(also_v6).map_err(|reason| Error::NoFreePort { reason });
         let (first, second) = taken?;
         self.presence.open(&name)?;
         let answer = first.address();
-        for bound in [Some(first), second].into_iter().flatten() {
+        let listening = [Some(first), second].into_iter().flatten().map(|bound| {
             let address = bound.address();
-            let listener = listen(bound, &namespace, true, self.keeper.as_ref())?;
+            Ok((address, listen(bound, &namespace, true, self.keeper.as_ref())?))
+        });
+        for (address, listener) in listening.collect::<Result<Vec<_>, Error>>()? {
             self.begin(listener, address, namespace.clone(), true);
         }
         Ok(answer)

@@ -137,7 +137,8 @@ impl KeeperLog {
 
 impl Write for KeeperLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.follow()? {
+        // Without its folder there is no other file than this one.
+        if self.follow().unwrap_or(false) {
             // What the next agent says before it writes its log, as when it cannot be loaded.
             dup2_stderr(&self.file)?;
         }

@@ -33,6 +33,9 @@ const SAME_SIGNAL_MAX: usize = 3;
 const DEATHS_MAX: u32 = 5;
 /// The same for agents that are killed: by somebody, or where memory has run out for a while.
 const KILLS_MAX: u32 = 60;
+/// For how long an agent is tried again that ends because it cannot use its settings: shorter than
+/// `run` waits for an answer of the agent.
+const UNFIT_TIME_MAX: Duration = Duration::from_secs(60);
 /// Pause before an agent that could not be started is tried again.
 const START_PAUSE: Duration = Duration::from_millis(100);
 /// The exit code of a program that ended in a defect.
@@ -117,7 +120,12 @@ pub struct Keeper<S> {
     last: u64,
     pace: Pace,
     lost: Lost,
+    /// Agents are of the program that is there now, not of the keeper's own.
     is_new: bool,
+    /// One of that program has taken up what was kept.
+    is_proven: bool,
+    /// Since when agents have ended because they are unfit.
+    unfit_since: Option<Instant>,
     paused_until: Option<Instant>,
     /// All signals so far: the next agent goes on with what they asked for, as to drain.
     passed_on: Vec<Waiting>,
@@ -169,6 +177,8 @@ impl<S: Start> Keeper<S> {
             pace: Pace::default(),
             lost: Lost::default(),
             is_new: false,
+            is_proven: false,
+            unfit_since: None,
             paused_until: None,
             passed_on: Vec::new(),
             ending: None,
@@ -194,12 +204,15 @@ impl<S: Start> Keeper<S> {
                 Err(error) => return Err(error),
             };
             let status = self.attend(&mut agent)?;
-            let ended = status.code().is_some_and(|code| code != PANICKED);
-            if ended && !agent.is_replaced {
-                if again && !agent.is_up && self.is_unfit(status) {
+            if again && !agent.is_up && !agent.is_replaced && self.is_unfit(status) {
+                let since = *self.unfit_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < UNFIT_TIME_MAX {
                     self.try_again_later(format!("it ended {}", in_words(status)))?;
                     continue;
                 }
+            }
+            let ended = status.code().is_some_and(|code| code != PANICKED);
+            if ended && !agent.is_replaced {
                 return Ok(status);
             }
             if self.lost.is_too_much(status, agent.is_up) {
@@ -215,19 +228,23 @@ impl<S: Start> Keeper<S> {
     }
 
     /// Whether an agent that took up nothing ended because it cannot run as it was started. Of a
-    /// program that is new here any failure means that.
+    /// program that is new here any end means that, except by somebody's SIGKILL.
     fn is_unfit(&self, status: ExitStatus) -> bool {
-        match status.code() {
-            Some(0) | None => false,
-            Some(code) => self.is_new || code == i32::from(UNUSABLE_SETTINGS),
+        let is_untried = self.is_new && !self.is_proven;
+        match (status.code(), status.signal()) {
+            (Some(code), _) if code == i32::from(UNUSABLE_SETTINGS) => true,
+            (Some(code), _) => is_untried && code != 0,
+            (None, signal) => is_untried && signal != Some(Signal::SIGKILL as i32),
         }
     }
 
-    /// Waits before the next try, which is made with the keeper's own program.
+    /// Waits before the next try, which is made with the keeper's own program if the new one has
+    /// never come up.
     fn try_again_later(&mut self, reason: String) -> io::Result<()> {
         let pause = self.pace.pause(Instant::now()).max(START_PAUSE);
         self.start.say(Said::NotStarted { reason, pause });
-        (self.is_new, self.is_stuck) = (false, true);
+        self.is_new &= self.is_proven;
+        self.is_stuck = true;
         self.pause(pause)
     }
 
@@ -395,12 +412,13 @@ impl<S: Start> Keeper<S> {
             }
             ToKeeper::Up => {
                 (agent.is_up, self.is_stuck) = (true, false);
+                (self.is_proven, self.unfit_since) = (self.is_new, None);
                 self.ending = self.ending.filter(|signal| self.start.is_ended_by(*signal, true));
             }
             ToKeeper::Replace => match self.start.check() {
                 Ok(()) => {
                     self.start.say(Said::Replaced);
-                    (self.is_new, agent.is_replaced) = (true, true);
+                    (self.is_new, self.is_proven, agent.is_replaced) = (true, false, true);
                     // It may have ended by itself.
                     let _ = agent.child.kill();
                 }

@@ -145,7 +145,14 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
     match mode {
         Mode::Host { before, kept } => {
             surroundings::leave_folder();
-            runtime.block_on(host::host(settings, before, kept.is_some(), output))
+            match runtime.block_on(host::host(settings, before, kept.is_some(), output)) {
+                // It has taken up nothing, as where descriptors have run out.
+                Err(error) if keeping::is_kept() => {
+                    output.say(format_args!("holdfast-agent: {error:#}"));
+                    Ok(keeping::unusable())
+                }
+                ended => ended,
+            }
         }
         Mode::Serve { drain, control, keeper: _, is_kept } => {
             runtime.block_on(serve::serve(settings, drain, control, is_kept))
