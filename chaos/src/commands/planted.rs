@@ -39,6 +39,9 @@ const SOUGHT: &[(&str, Finder)] = &[
     ("leader-restored", Sim(20)),
     ("loss-of-one", Sim(20)),
     ("vote-not-synced", Sim(20)),
+    ("short-loyalty", Sim(100)),
+    ("sessions-not-in-snapshot", Sim(20)),
+    ("new-number", Sim(20)),
     ("popped-twice", Run("queue", "none")),
     ("torn-transaction", Run("transaction", "none")),
     ("stale-compare", Run("register", "none")),
@@ -63,7 +66,6 @@ const OPEN: &[(&str, Finder)] = &[
     ("absence-is-death", Run("tcpstore", "agent-pause")),
     ("ended-lease", Run("tcpstore", "agent-pause")),
     ("first-back-alone", Run("advance", "none")),
-    ("short-loyalty", Sim(100)),
     ("old-answers", Sim(100)),
     ("old-answers", Run("register", "pause-leader")),
 ];
