@@ -135,6 +135,14 @@ struct Attempt {
     why: Why,
 }
 
+impl Attempt {
+    /// Whether it is at this node. One that goes through a node, to another one, may take long, and
+    /// asks that node nothing.
+    fn asks(&self, address: &str) -> bool {
+        !self.route.through && self.route.address == address
+    }
+}
+
 /// Why an attempt was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
@@ -250,12 +258,9 @@ impl LeaderTracker {
         (!self.is_asked(&leader.address)).then(|| (leader.address.clone(), *at))
     }
 
-    /// Whether an attempt at this node is under way. One that goes through it, to another node,
-    /// may take long, and asks it nothing.
+    /// Whether an attempt at this node is under way.
     fn is_asked(&self, address: &str) -> bool {
-        self.attempts
-            .iter()
-            .any(|attempt| !attempt.route.through && attempt.route.address == address)
+        self.attempts.iter().any(|attempt| attempt.asks(address))
     }
 
     fn successor_tried(&mut self, now: Instant) {

@@ -573,32 +573,60 @@ async fn connections_stay_while_a_successor_cannot_use_its_settings() {
     command.end(0).await;
 }
 
+/// A command under an agent whose program lies in a folder of its own, where another one can
+/// take its place.
+struct Installed {
+    program: PathBuf,
+    /// The file that ends the command.
+    order: PathBuf,
+    running: Script,
+    control: PathBuf,
+    address: String,
+}
+
+impl Installed {
+    async fn start(cluster: &mut Cluster, job: &str) -> Installed {
+        let program = cluster.folder().join("holdfast-agent");
+        std::fs::copy(binaries::path("holdfast-agent"), &program).expect("the folder is ours");
+        let order = cluster.folder().join(format!("end-{job}"));
+        let mut command = binaries::without_settings(&program);
+        command.args(["run", "--store", &cluster.list(), "--job", job, "--"]).args(SAYS_CONTROL);
+        command.args(["sh", "-c", WAITS]).arg(&order);
+        let mut running = Script::start_command(cluster, job, command);
+        let control = control_of(&mut running).await;
+        let line = running.says("place ").await;
+        let (address, _) = line.split_once(" of ").expect("an address");
+        let address = address.to_owned();
+        Installed { program, order, running, control, address }
+    }
+
+    /// Puts a script in the program's place, and asks the agent to be replaced by it.
+    fn upgrade_to(&self, script: &str) -> tokio::process::Child {
+        use std::os::unix::fs::PermissionsExt;
+        let other = self.program.with_extension("other");
+        std::fs::write(&other, script).expect("the folder is ours");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&other, mode).expect("it is ours");
+        std::fs::rename(&other, &self.program).expect("it is ours");
+        let mut upgrade = tokio::process::Command::new(binaries::path("holdfast-agent"));
+        upgrade.args(["upgrade", "--control"]).arg(&self.control).kill_on_drop(true);
+        upgrade.spawn().expect("it is there")
+    }
+
+    async fn end(self) {
+        std::fs::write(&self.order, "0").expect("the folder is ours");
+        self.running.succeeds().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_program_that_refuses_to_serve_is_followed_by_the_old_one() {
-    use std::os::unix::fs::PermissionsExt;
     let mut cluster = Cluster::start(1).await;
-    let program = cluster.folder().join("holdfast-agent");
-    std::fs::copy(binaries::path("holdfast-agent"), &program).expect("the folder is ours");
-    let order = cluster.folder().join("end-refuses");
-    let mut command = binaries::without_settings(&program);
-    command.args(["run", "--store", &cluster.list(), "--job", "refuses", "--"]).args(SAYS_CONTROL);
-    command.args(["sh", "-c", WAITS]).arg(&order);
-    let mut running = Script::start_command(&mut cluster, "refuses", command);
-    let control = control_of(&mut running).await;
-    let line = running.says("place ").await;
-    let (address, _) = line.split_once(" of ").expect("an address");
-    let mut store = TcpStore::connect(address).await;
+    let installed = Installed::start(&mut cluster, "refuses").await;
+    let mut store = TcpStore::connect(&installed.address).await;
     assert_eq!(store.add("n", 1).await, 1);
-    let process = process_at(&control).await;
-    let other = cluster.folder().join("other");
-    let refuses = "#!/bin/sh\n[ \"$1\" = --version ] || exit 2\n";
-    std::fs::write(&other, refuses).expect("the folder is ours");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&other, mode).expect("it is ours");
-    std::fs::rename(&other, &program).expect("it is ours");
-    let mut upgrade = tokio::process::Command::new(binaries::path("holdfast-agent"));
-    upgrade.args(["upgrade", "--control"]).arg(&control).kill_on_drop(true);
-    let mut upgrade = upgrade.spawn().expect("it is there");
+    let process = process_at(&installed.control).await;
+    let mut upgrade = installed.upgrade_to("#!/bin/sh\n[ \"$1\" = --version ] || exit 2\n");
     let log = cluster.folder().join("refuses.log");
     eventually("the keeper to go on with its own program", async || {
         let said = std::fs::read_to_string(&log).expect("it is written");
@@ -606,46 +634,28 @@ async fn a_new_program_that_refuses_to_serve_is_followed_by_the_old_one() {
     })
     .await;
     assert_eq!(store.add("n", 1).await, 2);
-    assert_ne!(process_at(&control).await, process);
+    assert_ne!(process_at(&installed.control).await, process);
     let _ = upgrade.kill().await;
-    std::fs::write(&order, "0").expect("the folder is ours");
-    running.succeeds().await;
+    installed.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_whose_successor_cannot_run_stays() {
-    use std::os::unix::fs::PermissionsExt;
     let mut cluster = Cluster::start(1).await;
-    let program = cluster.folder().join("holdfast-agent");
-    std::fs::copy(binaries::path("holdfast-agent"), &program).expect("the folder is ours");
-    let order = cluster.folder().join("end-stays");
-    let mut command = binaries::without_settings(&program);
-    command.args(["run", "--store", &cluster.list(), "--job", "stays", "--"]).args(SAYS_CONTROL);
-    command.args(["sh", "-c", WAITS]).arg(&order);
-    let mut running = Script::start_command(&mut cluster, "stays", command);
-    let control = control_of(&mut running).await;
-    let line = running.says("place ").await;
-    let (address, _) = line.split_once(" of ").expect("an address");
-    let mut store = TcpStore::connect(address).await;
+    let installed = Installed::start(&mut cluster, "stays").await;
+    let mut store = TcpStore::connect(&installed.address).await;
     assert_eq!(store.add("n", 1).await, 1);
-    let process = process_at(&control).await;
+    let process = process_at(&installed.control).await;
     // A program that hangs takes its place.
-    let other = cluster.folder().join("other");
-    std::fs::write(&other, "#!/bin/sh\nsleep 1000\n").expect("the folder is ours");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&other, mode).expect("it is ours");
-    std::fs::rename(&other, &program).expect("it is ours");
-    let mut upgrade = tokio::process::Command::new(binaries::path("holdfast-agent"));
-    upgrade.args(["upgrade", "--control"]).arg(&control).kill_on_drop(true);
-    let mut upgrade = upgrade.spawn().expect("it is there");
+    let mut upgrade = installed.upgrade_to("#!/bin/sh\nsleep 1000\n");
     assert_eq!(store.add("n", 1).await, 2);
     sleep(Duration::from_secs(3)).await;
-    assert_eq!(TcpStore::connect(address).await.add("n", 1).await, 3, "somebody new is served");
-    assert_eq!(process_at(&control).await, process);
+    let mut new = TcpStore::connect(&installed.address).await;
+    assert_eq!(new.add("n", 1).await, 3, "somebody new is served");
+    assert_eq!(process_at(&installed.control).await, process);
     // Killed, it is followed by one of the same program.
     signal(process, Signal::SIGKILL);
     assert_eq!(store.add("n", 1).await, 4);
     upgrade.kill().await.expect("it is ours");
-    std::fs::write(&order, "0").expect("the folder is ours");
-    running.succeeds().await;
+    installed.end().await;
 }

@@ -193,8 +193,7 @@ impl LeaderTracker {
         let here = self.link.as_ref().map(|link| link.address.as_str());
         let attempts = &self.attempts;
         let excluded = |address: &str| {
-            let is_asked = |it: &Attempt| !it.route.through && it.route.address == address;
-            Some(address) == here || attempts.iter().any(is_asked)
+            Some(address) == here || attempts.iter().any(|attempt| attempt.asks(address))
         };
         match self.endpoints.next(now, excluded) {
             Next::Now(address) => Some(address),

@@ -404,6 +404,20 @@ impl Bench {
         }
     }
 
+    /// The same for a leader, at a:1, that says nothing: the others still follow it.
+    fn until_asked_through(&mut self) -> String {
+        loop {
+            let Step::Connect(route) = self.step_later() else { panic!("it waits, or asks") };
+            match route.address.as_str() {
+                _ if route.through => return route.address,
+                // Whether it can be reached: it does not say.
+                "a:1" => continue,
+                "b:1" => drop(self.arrive_with("b:1", said(2, Some(1), 5))),
+                _ => drop(self.arrive_with("c:1", said(3, Some(1), 5))),
+            }
+        }
+    }
+
     fn arrive_through(&mut self, address: &str, hello: Hello) -> Arrival {
         let route = Route::through(address.to_owned());
         self.leader_tracker.connected(&route, &hello, self.now, &mut || 1.0)
@@ -443,16 +457,7 @@ fn a_leader_that_cannot_be_connected_to_is_reached_through_another_node() {
 fn a_leader_that_says_nothing_here_is_asked_through_another_node() {
     let mut bench = silent();
     let start = bench.now;
-    let address = loop {
-        let Step::Connect(route) = bench.step_later() else { panic!("it waits, or asks") };
-        match route.address.as_str() {
-            _ if route.through => break route.address,
-            // Whether it can be reached: it does not say.
-            "a:1" => continue,
-            "b:1" => drop(bench.arrive_with("b:1", said(2, Some(1), 5))),
-            _ => drop(bench.arrive_with("c:1", said(3, Some(1), 5))),
-        }
-    };
+    let address = bench.until_asked_through();
     assert!(bench.now - start >= THROUGH_AFTER + HEDGE_AFTER);
     bench.fail("a:1");
     // One that no longer leads is of no use there, either.
@@ -469,15 +474,7 @@ fn a_leader_that_says_nothing_here_is_asked_through_another_node() {
 #[test]
 fn a_successor_is_connected_to_while_an_attempt_goes_through_it() {
     let mut bench = silent();
-    let through = loop {
-        let Step::Connect(route) = bench.step_later() else { panic!("it waits, or asks") };
-        match route.address.as_str() {
-            _ if route.through => break route.address,
-            "a:1" => continue,
-            "b:1" => drop(bench.arrive_with("b:1", said(2, Some(1), 5))),
-            _ => drop(bench.arrive_with("c:1", said(3, Some(1), 5))),
-        }
-    };
+    let through = bench.until_asked_through();
     let (elected, other, voter) = match through.as_str() {
         "b:1" => (2, "c:1", 3),
         _ => (3, "b:1", 2),

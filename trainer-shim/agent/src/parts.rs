@@ -280,7 +280,7 @@ impl Parts {
                             return Ok(Tried::Held(world.of_another_size(size)));
                         }
                     }
-                    // Whoever noted the size has left.
+                    // The agent that had noted the size has left.
                     _ => match self.of_another_size(size, deadline).await? {
                         Some(other) => return Ok(Tried::Held(other.of_another_size(size))),
                         None => noted.push((world_key.clone(), record.clone(), world_revision)),
@@ -293,7 +293,7 @@ impl Parts {
             .map(|(key, _, revision)| Compare::Revision { key: key.clone(), revision: *revision })
             .collect();
         if part.world_size.is_some() && noted.len() == 1 {
-            // Whoever had noted the size may have left meanwhile.
+            // The agent that had noted the size may have left since it was read.
             compare.push(Compare::Revision { key: world_key, revision: world_revision });
         }
         let then = noted.iter().map(|(key, record, _)| put(key, record)).collect();
