@@ -27,8 +27,8 @@ fn words(point: Point) -> String {
 impl Cluster {
     /// Starts a node that ends when it passes a point for the n-th time.
     pub fn launch_armed(&mut self, id: NodeId, point: Point, times: u32) -> anyhow::Result<()> {
-        let variable = Some((VARIABLE, format!("{}:{times}", point.as_str())));
-        self.launch_with(id, Start { variable, ..Start::default() })?;
+        let variables = vec![(VARIABLE, format!("{}:{times}", point.as_str()))];
+        self.launch_with(id, Start { variables, ..Start::default() })?;
         self.node_mut(id)?.slot.may_crash();
         Ok(())
     }

@@ -8,9 +8,11 @@
 //! | [`binaries`] | where the programs are |
 //! | [`system`] | Holdfast, or what it is compared with |
 //! | [`etcd`] | nodes of etcd |
+//! | `memory` | nodes that get no more memory |
 //! | `mend` | an end to all that a fault may have left |
 //! | `looks` | what nodes say of themselves, and waits for it |
 //! | `crash` | nodes that end at a crash point, in builds that have them |
+//! | [`clocks`] | clocks of a node that jump and drift |
 //! | [`containers`] | a cluster of containers, in the place of processes |
 //! | [`disks`] | a file system for each node |
 //! | [`process`] | a child, and how it is distinguished from others |
@@ -24,6 +26,7 @@
 mod agents;
 pub mod backup;
 pub mod binaries;
+pub mod clocks;
 pub mod containers;
 #[cfg(feature = "planted")]
 pub mod crash;
@@ -33,6 +36,7 @@ pub mod http;
 pub mod jobs;
 mod looks;
 mod members;
+mod memory;
 mod mend;
 pub mod ports;
 mod private;
@@ -106,8 +110,10 @@ pub struct Start {
     pub clock_ahead: Option<Duration>,
     /// Log entries after which it makes a snapshot.
     pub snapshot_entries: Option<u64>,
-    /// A variable of its environment.
-    pub variable: Option<(&'static str, String)>,
+    /// Variables of its environment.
+    pub variables: Vec<(&'static str, String)>,
+    /// It was started as usual, and gets no more memory since.
+    pub no_memory: bool,
 }
 
 /// Nodes, each with a data folder and an address of its own.
@@ -273,9 +279,7 @@ impl Cluster {
             None => command,
         };
         // Last, so that a wrapper that starts the node passes it on.
-        if let Some((name, value)) = &start.variable {
-            command.env(name, value);
-        }
+        command.envs(start.variables.iter().cloned());
         let process = Process::start(command, &log)?;
         self.state.started(process.identity())?;
         let node = self.node_mut(id)?;

@@ -22,10 +22,20 @@ pub(super) struct Slot {
     name: String,
     process: Option<Process>,
     is_paused: bool,
-    /// Whether a fault may end it, as a node does that cannot go on and reports why.
-    may_end: bool,
-    /// Whether it may end itself by SIGKILL.
-    may_crash: bool,
+    /// How a fault may end it.
+    may: Option<End>,
+}
+
+/// How a fault may end a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It cannot go on, and reports why.
+    Failed,
+    /// It ends itself by SIGKILL.
+    #[cfg(feature = "planted")]
+    Crashed,
+    /// It gets no more memory.
+    Aborted,
 }
 
 /// Exit code of a program that cannot go on.
@@ -34,35 +44,45 @@ const FAILED: i32 = 1;
 impl Slot {
     /// Empty, for the program of this name.
     pub(super) fn new(name: String) -> Slot {
-        Slot { name, process: None, is_paused: false, may_end: false, may_crash: false }
+        Slot { name, process: None, is_paused: false, may: None }
     }
 
     /// It runs from here on.
     pub(super) fn fill(&mut self, process: Process) {
         self.process = Some(process);
-        (self.is_paused, self.may_end, self.may_crash) = (false, false, false);
+        (self.is_paused, self.may) = (false, None);
     }
 
     /// Allows it to end itself by SIGKILL, until it is started again.
     #[cfg(feature = "planted")]
     pub(super) fn may_crash(&mut self) {
-        self.may_crash = true;
+        self.may = Some(End::Crashed);
+    }
+
+    /// Allows it to abort, until the fault is over or it is started again.
+    pub(super) fn may_abort(&mut self) {
+        self.may = Some(End::Aborted);
     }
 
     /// Allows a fault to end it, until the fault is over or it is started again.
     pub(super) fn may_end(&mut self) {
-        self.may_end = true;
+        self.may = Some(End::Failed);
     }
 
     /// Whether a fault may have ended it with this status.
     pub(super) fn ended_of_fault(&self, end: ExitStatus) -> bool {
-        (self.may_end && end.code() == Some(FAILED))
-            || (self.may_crash && end.signal() == Some(Signal::SIGKILL as i32))
+        match self.may {
+            None => false,
+            Some(End::Failed) => end.code() == Some(FAILED),
+            #[cfg(feature = "planted")]
+            Some(End::Crashed) => end.signal() == Some(Signal::SIGKILL as i32),
+            Some(End::Aborted) => end.signal() == Some(Signal::SIGABRT as i32),
+        }
     }
 
     /// The fault is over, and the program is well.
     pub(super) fn may_not_end(&mut self) {
-        self.may_end = false;
+        self.may = None;
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -121,7 +141,7 @@ impl Slot {
         let process = self.process.take()?;
         let name = &self.name;
         let is_of_fault = self.ended_of_fault(end);
-        self.may_end = false;
+        self.may = None;
         (!process.was_told(end) && !is_of_fault).then(|| {
             format!(
                 "{name} ended in a way that it was not told to, with {end}; it says why in {}",

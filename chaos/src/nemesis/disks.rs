@@ -20,6 +20,11 @@ const FULL: Duration = Duration::from_secs(12);
 /// How long a node with a failed disk stays down.
 const DOWN: Duration = Duration::from_millis(500);
 const STALLED: Duration = Duration::from_secs(4);
+/// How long a slow disk does nothing, over and over again, for how long, and how long it works
+/// in between.
+const SLOW: Duration = Duration::from_millis(80);
+const SLOW_FOR: Duration = Duration::from_secs(6);
+const SLOW_PAUSE: Duration = Duration::from_millis(10);
 /// How long a running node may take to find damage and repair it: several times its scrub
 /// interval.
 const REPAIR_TIME_MAX: Duration = Duration::from_secs(40);
@@ -96,6 +101,26 @@ pub(super) fn seen_stalled(stage: &mut Stage<'_>, id: NodeId) -> Option<String> 
     };
     let count = tasks.filter_map(waits).count();
     (count > 0).then(|| format!("{count} threads of node {id} waited for the disk"))
+}
+
+/// The disk of a node does nothing for most of the time: each write takes up to `SLOW`.
+pub(super) async fn slow(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let id = stage.any()?;
+    let struck = Some(clock::now());
+    let (began, mut seen) = (Instant::now(), 0);
+    while began.elapsed() < SLOW_FOR {
+        stage.cluster.freeze_disk(id)?;
+        tokio::time::sleep(SLOW).await;
+        seen += usize::from(seen_stalled(stage, id).is_some());
+        stage.cluster.thaw_disk(id)?;
+        tokio::time::sleep(SLOW_PAUSE).await;
+    }
+    let seconds = SLOW_FOR.as_secs();
+    let what =
+        format!("made writes of node {id} take up to {} ms for {seconds} s", SLOW.as_millis());
+    let evidence =
+        (seen > 0).then(|| format!("node {id} was seen to wait for its disk {seen} times"));
+    Ok(Injected { what, evidence, wound: Wound::Healed, hold: Duration::ZERO, struck })
 }
 
 /// Makes a file system report an error: from then on it can only be read.

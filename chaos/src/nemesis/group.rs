@@ -143,6 +143,9 @@ fn kind(nemesis: Nemesis) -> Kind {
         | BitFlipSnapshot
         | SnapshotCut
         | ClockAhead
+        | ClockJump
+        | ClockDrift
+        | DiskSlow
         | BackupRestore => Kind::Deed,
         #[cfg(feature = "planted")]
         Crash(_) => Kind::Deed,
@@ -166,7 +169,8 @@ fn excluded_in_order(one: Nemesis, other: Nemesis) -> Option<&'static str> {
     use Nemesis::*;
     let both = |set: &[Nemesis]| set.contains(&one) && set.contains(&other);
     let on_nodes = |it: Nemesis| matches!(kind(it), Kind::Process | Kind::Disk);
-    let kills = |it| matches!(it, KillLeader | KillFollower | KillAll | PowerLoss | Descriptors);
+    let kills =
+        |it| matches!(it, KillLeader | KillFollower | KillAll | PowerLoss | Descriptors | NoMemory);
     let pauses = |it| matches!(it, PauseLeader | PauseLeaderBriefly | PauseFollower);
     let hides_leader = |it| matches!(it, ClientsCutOff | ClientsSeeMinority | Reset | HalfOpen);
     let cuts = |it| {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::nodes::names;
 use super::{Injected, Nemesis, Stage, Wound};
 use crate::clock;
-use crate::cluster::{Cluster, Start};
+use crate::cluster::Cluster;
 use crate::network::rules::Rule;
 
 /// How long all nodes may take to make a snapshot under load.
@@ -29,12 +29,6 @@ const LAST_LINES: usize = 20;
 const HAND_OVER_TIME_MAX: Duration = Duration::from_secs(4);
 /// How long a larger cluster stays so.
 const LARGER: Duration = Duration::from_secs(1);
-
-/// How far a clock is ahead, and how long its node leads.
-const DAY: Duration = Duration::from_secs(24 * 3600);
-const AHEAD: Duration = Duration::from_secs(4);
-/// How often leadership is handed to it.
-const LEADS_MAX: u32 = 5;
 
 fn healed(what: String, evidence: Option<String>) -> Injected {
     Injected { what, evidence, wound: Wound::Healed, hold: Duration::ZERO, struck: None }
@@ -158,35 +152,8 @@ pub(super) async fn restored(stage: &mut Stage<'_>) -> anyhow::Result<Injected> 
     Ok(healed(what, evidence))
 }
 
-/// A node whose monotonic clock is a day ahead of those of the others leads. Later it runs
-/// with the clock of all again: from then on a day behind what it knew.
-pub(super) async fn clock_ahead(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let id = stage.follower().await?;
-    stage.cluster.stop(id).await?;
-    let start = Start { clock_ahead: Some(DAY), ..Start::default() };
-    stage.cluster.launch_with(id, start)?;
-    stage.settle().await?;
-    let struck = Some(clock::now());
-    let pid = stage.cluster.process(id)?.identity().pid;
-    let offsets = std::fs::read_to_string(format!("/proc/{pid}/timens_offsets"))?;
-    let mut lines = offsets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let ahead = DAY.as_secs().to_string();
-    let is_ahead = lines.any(|line| line.starts_with(&["monotonic", &ahead]));
-    let (mut leads, mut tries) = (false, 0);
-    // On a machine that is busy another one may succeed it at once.
-    while !leads && tries < LEADS_MAX {
-        leads = lead(stage, id).await?;
-        tries += 1;
-    }
-    let evidence = (is_ahead && leads)
-        .then(|| format!("the system showed its clock {ahead} s ahead, and node {id} led"));
-    let what = format!("restarted node {id} with a clock that is a day ahead, and let it lead");
-    let wound = Wound::Starved(id, Vec::new());
-    Ok(Injected { what, evidence, wound, hold: AHEAD, struck })
-}
-
 /// Hands leadership to a node; answers whether it leads.
-async fn lead(stage: &mut Stage<'_>, id: NodeId) -> anyhow::Result<bool> {
+pub(super) async fn lead(stage: &mut Stage<'_>, id: NodeId) -> anyhow::Result<bool> {
     stage.cluster.administer(Admin::TransferLeader { to: Some(id) }).await?;
     Ok(stage.cluster.leader().await?.0 == id)
 }

@@ -7,6 +7,7 @@
 //! | `nodes` | processes killed, paused, restarted, starved |
 //! | `agents` | agents killed and paused |
 //! | `backups` | a backup under load, restored |
+//! | `clocks` | clocks that are ahead, jump and drift |
 //! | `crashes` | nodes that end at a crash point, in builds that have them |
 //! | `disks` | disks that are full, stall, lose a bit, or what was not synced |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
@@ -15,6 +16,7 @@
 
 mod agents;
 mod backups;
+mod clocks;
 #[cfg(feature = "planted")]
 pub(crate) mod crashes;
 mod disks;
@@ -87,8 +89,16 @@ pub enum Nemesis {
     SnapshotCut,
     /// A node runs, and leads, whose clock is a day ahead.
     ClockAhead,
+    /// The wall clock of the leader jumps.
+    ClockJump,
+    /// The clock of the leader runs too slow.
+    ClockDrift,
+    /// A node gets no more memory.
+    NoMemory,
     /// A backup made under load, and restored.
     BackupRestore,
+    /// Each write to the disk of a node takes long.
+    DiskSlow,
     /// The file system of a node fails, and can only be read.
     DiskError,
     /// A node comes back under its id, without its data folder.
@@ -149,8 +159,10 @@ pub(crate) enum Wound {
     Full(NodeId),
     /// The disk of this node is stalled.
     Stalled(NodeId),
-    /// This one has few descriptors; with the connections that hold them.
-    Starved(NodeId, Vec<tokio::net::TcpStream>),
+    /// This one was started in an unusual way; with connections that take what it has.
+    Unusual(NodeId, Vec<tokio::net::TcpStream>),
+    /// This one gets no more memory.
+    Limited(NodeId),
     /// The file system of this one can only be read.
     Failed(NodeId),
     /// These ones are cut off, each by rules of its own.
@@ -206,7 +218,7 @@ impl Stage<'_> {
 
 impl Nemesis {
     /// All kinds of faults.
-    pub const ALL: [Nemesis; 45] = [
+    pub const ALL: [Nemesis; 49] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -231,7 +243,11 @@ impl Nemesis {
         Nemesis::BitFlipSnapshot,
         Nemesis::SnapshotCut,
         Nemesis::ClockAhead,
+        Nemesis::ClockJump,
+        Nemesis::ClockDrift,
+        Nemesis::NoMemory,
         Nemesis::BackupRestore,
+        Nemesis::DiskSlow,
         Nemesis::DiskError,
         Nemesis::FolderDeleted,
         Nemesis::HandOverToFrozen,
@@ -281,7 +297,11 @@ impl Nemesis {
             Nemesis::BitFlipSnapshot => "bit-flip-snapshot",
             Nemesis::SnapshotCut => "snapshot-cut",
             Nemesis::ClockAhead => "clock-ahead",
+            Nemesis::ClockJump => "clock-jump",
+            Nemesis::ClockDrift => "clock-drift",
+            Nemesis::NoMemory => "no-memory",
             Nemesis::BackupRestore => "backup-restore",
+            Nemesis::DiskSlow => "disk-slow",
             Nemesis::DiskError => "disk-error",
             Nemesis::FolderDeleted => "folder-deleted",
             Nemesis::HandOverToFrozen => "hand-over-to-frozen",
@@ -350,6 +370,12 @@ impl Nemesis {
             Nemesis::ClockAhead => {
                 "a node restarted with a monotonic clock that is a day ahead, and made the leader"
             }
+            Nemesis::ClockJump => {
+                "the wall clock of the leader jumps up to an hour to and fro, 4 times a second"
+            }
+            Nemesis::ClockDrift => "the clock of the leader runs a fifth too slow for 6 s",
+            Nemesis::NoMemory => "a node gets no more memory, and is sent 8 MiB values",
+            Nemesis::DiskSlow => "writes to the disk of a node take up to 80 ms for 6 s",
             Nemesis::BackupRestore => {
                 "a backup made under load, and restored into a cluster that must hold what was acknowledged"
             }
@@ -389,7 +415,8 @@ impl Nemesis {
     /// What it needs, for people; empty if that is nothing.
     pub fn needs(self) -> &'static str {
         match self {
-            Nemesis::Descriptors => "prlimit",
+            Nemesis::Descriptors | Nemesis::NoMemory => "prlimit",
+            Nemesis::ClockJump | Nemesis::ClockDrift => "cc",
             Nemesis::ClockAhead => "root, unshare --time (Linux 5.6)",
             _ if self.is_on_agent() => "a workload through agents",
             _ if self.is_on_disk() => "root, mkfs.ext4, mount, fsfreeze",
@@ -424,7 +451,11 @@ impl Nemesis {
     pub fn is_on_disk(self) -> bool {
         matches!(
             self,
-            Nemesis::DiskFull | Nemesis::DiskStall | Nemesis::DiskError | Nemesis::PowerLoss
+            Nemesis::DiskFull
+                | Nemesis::DiskStall
+                | Nemesis::DiskSlow
+                | Nemesis::DiskError
+                | Nemesis::PowerLoss
         )
     }
 
@@ -435,13 +466,16 @@ impl Nemesis {
 
     /// Why it cannot be done here; none if it can.
     pub fn forbidden(self, permitted: &Permitted) -> Option<String> {
-        if self == Nemesis::Descriptors {
+        if matches!(self, Nemesis::Descriptors | Nemesis::NoMemory) {
             let mut command = std::process::Command::new("prlimit");
             let tried = programs::output(command.arg("--version"));
             return tried.err().map(|error| format!("{error:#}"));
         }
         if self == Nemesis::ClockAhead {
-            return nodes::no_clocks();
+            return clocks::none_ahead();
+        }
+        if matches!(self, Nemesis::ClockJump | Nemesis::ClockDrift) {
+            return crate::cluster::clocks::forbidden();
         }
         if self.is_on_disk() {
             return permitted.no_disks.clone();
@@ -473,7 +507,10 @@ impl Nemesis {
             Nemesis::BitFlipLog => Box::pin(disks::flip_log(stage)).await,
             Nemesis::BitFlipSnapshot => Box::pin(disks::flip_snapshot(stage)).await,
             Nemesis::SnapshotCut => Box::pin(disks::cut_snapshot(stage)).await,
-            Nemesis::ClockAhead => Box::pin(members::clock_ahead(stage)).await,
+            Nemesis::ClockAhead => Box::pin(clocks::ahead(stage)).await,
+            Nemesis::ClockJump => Box::pin(clocks::jump(stage)).await,
+            Nemesis::ClockDrift => Box::pin(clocks::drift(stage)).await,
+            Nemesis::DiskSlow => disks::slow(stage).await,
             Nemesis::BackupRestore => Box::pin(backups::restore(stage)).await,
             Nemesis::DiskError => disks::fail(stage).await,
             #[cfg(feature = "planted")]
@@ -527,7 +564,8 @@ impl Wound {
                 stage.shared.agents.are_back();
             }
             Wound::AgentPaused(agent) => stage.cluster.resume_agent(agent)?,
-            Wound::Starved(id, held) => {
+            Wound::Limited(id) => stage.cluster.lift_memory_limit(id).await?,
+            Wound::Unusual(id, held) => {
                 drop(held);
                 stage.cluster.kill(id).await?;
                 stage.cluster.launch(id)?;

@@ -1,21 +1,20 @@
 //! Processes killed, paused, restarted and starved.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 use std::time::Duration;
 
 use holdfast_api::NodeId;
 use nix::sys::signal::Signal;
 use rand::{Rng, RngExt};
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::{Injected, Nemesis, Stage, Wound};
 use crate::clock;
-use crate::cluster::binaries::with_clock_ahead;
+use crate::cluster::Start;
+use crate::cluster::http::{self, Request};
 use crate::cluster::tcpstore::{MAGIC, op};
-use crate::cluster::{Start, http};
-use crate::programs;
 
 const DOWN: Duration = Duration::from_millis(1_500);
 /// A leader: it comes back before the next one is elected, or after that.
@@ -35,6 +34,16 @@ const DESCRIPTORS_TAKEN: usize = 590;
 const CONNECTIONS: usize = 700;
 /// Bound on each of them.
 const CONNECT_TIME_MAX: Duration = Duration::from_millis(50);
+/// Values that take more memory than a node has: how large, how many, how long each may take.
+const LARGE_BYTES: usize = 8 * 1024 * 1024;
+const LARGE_PUTS_MAX: usize = 8;
+const LARGE_TIME_MAX: Duration = Duration::from_secs(2);
+/// The job and the key that they are put to.
+const MEMORY: &str = "chaos-memory";
+/// Message of a node that gets no more, among this many last lines.
+const NO_MEMORY: &str = "memory allocation of";
+const LAST_LINES: usize = 20;
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Connections with garbage for each port.
 const GARBAGE_CONNECTIONS: usize = 8;
 /// Bytes on each of them.
@@ -73,6 +82,7 @@ pub(super) async fn strike(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::R
         Nemesis::KillClients => kill_clients(stage).await,
         Nemesis::Garbage => garbage(stage).await,
         Nemesis::Descriptors => starve(stage).await,
+        Nemesis::NoMemory => take_memory(stage).await,
         other => anyhow::bail!("{} is not a fault of a process", other.as_str()),
     }
 }
@@ -140,13 +150,6 @@ async fn rolling_restart(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let evidence = Some(format!("{clean} nodes ended with exit code 0 and came back"));
     let what = format!("restarted {}, one after the other", names(&ids));
     Ok(Injected { what, evidence, wound: Wound::Healed, hold: Duration::ZERO, struck: None })
-}
-
-/// Why a node cannot have a clock of its own; none if it can.
-pub(super) fn no_clocks() -> Option<String> {
-    let mut command = with_clock_ahead(&Command::new("true"), Duration::from_secs(1));
-    let why = programs::output(&mut command).err()?;
-    Some(format!("no process can have a clock of its own: {why:#}"))
 }
 
 async fn kill_clients(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
@@ -230,7 +233,33 @@ async fn starve(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
         "restarted node {id} with {DESCRIPTORS} descriptors, and held {} connections",
         held.len()
     );
-    Ok(Injected { what, evidence, wound: Wound::Starved(id, held), hold: STARVED, struck: None })
+    Ok(Injected { what, evidence, wound: Wound::Unusual(id, held), hold: STARVED, struck: None })
+}
+
+/// Gives a node no more memory than it has, and sends it what takes more.
+async fn take_memory(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let id = stage.any()?;
+    let struck = Some(clock::now());
+    let address = stage.cluster.address(id)?.to_owned();
+    stage.cluster.limit_memory(id)?;
+    let what = format!("gave node {id} no more memory, and sent it large values");
+    let body = json!({"job": MEMORY, "key": MEMORY, "value": "m".repeat(LARGE_BYTES)}).to_string();
+    let mut evidence = None;
+    for _ in 0..LARGE_PUTS_MAX {
+        let (path, body) = ("/v1/kv/put", body.clone());
+        let request = Request { method: "POST", path, body, ..Request::default() };
+        // The answer does not matter: the node may end before it has one.
+        let _ = http::send(&address, &request, LARGE_TIME_MAX).await;
+        tokio::time::sleep(LOOK_EVERY).await;
+        if let Some(end) = stage.cluster.end_of(id) {
+            let log = std::fs::read_to_string(stage.cluster.log(id)).unwrap_or_default();
+            let is_said = log.lines().rev().take(LAST_LINES).any(|line| line.contains(NO_MEMORY));
+            evidence =
+                is_said.then(|| format!("node {id} got no more memory, and ended with {end}"));
+            break;
+        }
+    }
+    Ok(Injected { what, evidence, wound: Wound::Limited(id), hold: DOWN, struck })
 }
 
 /// Names nodes for people: `node 1`, or `nodes 1, 2`.
