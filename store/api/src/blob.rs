@@ -42,20 +42,30 @@ impl Blob {
     /// The escaped form; [`Blob::from_escaped`] gives the same bytes back.
     pub fn escaped(&self) -> String {
         let mut out = String::with_capacity(self.0.len());
+        self.escape(&mut out).expect("a string takes whatever is written to it");
+        out
+    }
+
+    /// Writes the escaped form in pieces, and no more once a piece is refused.
+    fn escape(&self, out: &mut impl fmt::Write) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
-            for c in chunk.valid().chars() {
+            let text = chunk.valid();
+            let mut written = 0;
+            for (at, c) in text.char_indices() {
+                if c != '\\' && !acts_on_a_terminal(c) {
+                    continue;
+                }
+                out.write_str(&text[written..at])?;
+                written = at + c.len_utf8();
                 match c {
-                    '\\' => out.push_str("\\\\"),
-                    c if acts_on_a_terminal(c) => {
-                        let mut utf8 = [0; 4];
-                        c.encode_utf8(&mut utf8).bytes().for_each(|b| push_hex(&mut out, b));
-                    }
-                    c => out.push(c),
+                    '\\' => out.write_str("\\\\")?,
+                    _ => text[at..written].bytes().try_for_each(|byte| write_hex(out, byte))?,
                 }
             }
-            chunk.invalid().iter().for_each(|b| push_hex(&mut out, *b));
+            out.write_str(&text[written..])?;
+            chunk.invalid().iter().try_for_each(|byte| write_hex(out, *byte))?;
         }
-        out
+        Ok(())
     }
 
     /// Reads the escaped form: `\\` is a backslash, `\xNN` a byte. Any other
@@ -92,11 +102,11 @@ pub fn acts_on_a_terminal(c: char) -> bool {
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-fn push_hex(out: &mut String, byte: u8) {
+fn write_hex(out: &mut impl fmt::Write, byte: u8) -> fmt::Result {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    out.push_str("\\x");
-    out.push(DIGITS[usize::from(byte >> 4)].into());
-    out.push(DIGITS[usize::from(byte & 15)].into());
+    out.write_str("\\x")?;
+    out.write_char(DIGITS[usize::from(byte >> 4)].into())?;
+    out.write_char(DIGITS[usize::from(byte & 15)].into())
 }
 
 fn hex_digit(c: u8) -> u8 {
@@ -121,7 +131,7 @@ impl fmt::Debug for Blob {
 
 impl fmt::Display for Blob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.escaped())
+        self.escape(f)
     }
 }
 
@@ -166,7 +176,8 @@ impl std::borrow::Borrow<[u8]> for Blob {
 impl Serialize for Blob {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() {
-            serializer.serialize_str(&self.escaped())
+            // In pieces: a writer that takes no more ends it.
+            serializer.collect_str(self)
         } else {
             serializer.serialize_bytes(&self.0)
         }
@@ -239,6 +250,24 @@ mod tests {
         assert_eq!(Blob::from(r"a\b").escaped(), r"a\\b");
         assert_eq!(Blob::from("a\nb").escaped(), r"a\x0ab");
         assert_eq!(Blob::from("a\u{202e}b").escaped(), r"a\xe2\x80\xaeb");
+    }
+
+    #[test]
+    fn a_writer_that_takes_no_more_is_given_no_more() {
+        struct Few(usize);
+        impl std::io::Write for Few {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0 += bytes.len();
+                if self.0 > 1_000 { Err(std::io::Error::other("full")) } else { Ok(bytes.len()) }
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut few = Few(0);
+        let refused = serde_json::to_writer(&mut few, &Blob::from(vec![1; 1_000_000]));
+        assert!(refused.unwrap_err().is_io());
+        assert!(few.0 < 1_100, "{} bytes", few.0);
     }
 
     #[test]

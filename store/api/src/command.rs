@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::name::Scope;
 use crate::process::{Incarnation, ProcessId};
 use crate::secret_id::SecretId;
+use crate::terms::Conclusion;
 
 /// Milliseconds of log time: stamped by the leader, kept monotone by the
 /// state machine, never compared with a wall clock.
@@ -114,6 +115,20 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it may change which processes of a run are alive or in.
+    pub fn may_change_members(&self) -> bool {
+        match self {
+            Command::Process(_) => true,
+            Command::Lease(command) => {
+                matches!(command, LeaseCommand::Revoke { .. } | LeaseCommand::Leave { .. })
+            }
+            Command::Round(RoundCommand::Arrive { terms, .. }) => {
+                terms.conclusion == Conclusion::Advance
+            }
+            _ => false,
+        }
+    }
+
     /// What it says of itself; cheap.
     pub fn facts(&self) -> Facts<'_> {
         match self {

@@ -54,7 +54,8 @@ pub struct Limits {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Budget {
-    /// Bytes of keys and values.
+    /// Bytes of keys and values. From feature level 6 on a job may hold [`ALWAYS_BYTES`]
+    /// whatever others hold.
     pub bytes_max: u64,
     /// Bytes of parked waits and watches: the keys that waits miss, and
     /// [`WAIT_BYTES`] for each.
@@ -71,7 +72,7 @@ pub struct Budget {
     pub kept_answer_bytes_max: u64,
 }
 
-/// What one run or session may hold of a budget that others have used up.
+/// What one job, run or session may hold of a budget that others have used up.
 pub const ALWAYS_BYTES: u64 = 64 * 1024;
 
 const PAYLOAD_BYTES_MAX: u64 = 1024 * MIB;
@@ -125,9 +126,9 @@ pub struct CoordinationLimits {
     pub label_bytes_max: u64,
     /// Open rounds of one run.
     pub rounds_per_run_max: u64,
-    /// Quorums of one run whose latest members are kept, by name and scope. Quorums that follow
-    /// each other under one name are one; those whose members have all ended make room. From
-    /// feature level 6 on.
+    /// Quorums of one run whose latest members are kept, by name and scope, and those that gather
+    /// for the first time. Quorums that follow each other under one name are one; those whose
+    /// members have all ended make room. From feature level 6 on.
     #[serde(skip_serializing_if = "is_quorums_default")]
     pub quorums_per_run_max: u64,
     /// Processes that the open rounds of one run name, in sets and bases of

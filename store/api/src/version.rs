@@ -59,6 +59,19 @@ pub const NEWCOMERS_LEVEL: u32 = 6;
 /// From this level on, nobody gets more time to stop because another holds again.
 pub const STOP_TIMES_LEVEL: u32 = 6;
 
+/// From this level on, a quorum among a generation needs most of those members of the latest one
+/// whose part is not over.
+pub const QUORUM_PARTS_LEVEL: u32 = 6;
+
+/// From this level on, most of the latest quorum are there by arrivals that count.
+pub const COUNTED_MAJORITY_LEVEL: u32 = 6;
+
+/// From this level on, an exit that arrives after its withdrawal has failed, too.
+pub const WITHDRAWN_EXITS_LEVEL: u32 = 6;
+
+/// From this level on, who leaves in order and registers again is no incident.
+pub const CLEAN_LEAVES_LEVEL: u32 = 6;
+
 /// From this level on, a held round that fails at its deadline names the holders, too, that it
 /// waited for.
 pub const HOLDERS_NAMED_LEVEL: u32 = 6;

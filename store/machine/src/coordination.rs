@@ -79,6 +79,9 @@ pub(crate) struct Kept {
 pub(crate) struct Coordination {
     /// Every process that ever registered, in its latest incarnation.
     pub processes: OrdMap<ProcessId, Process>,
+    /// The same by their leases and nonces: a registration that is sent again finds its
+    /// process. Derived.
+    pub registrations: OrdSet<(LeaseId, Nonce, ProcessId)>,
     pub live: Live,
     pub standing: Standing,
     /// The rounds that gather: each has at least one arrival.
@@ -326,6 +329,25 @@ impl Kept {
 }
 
 impl Coordination {
+    /// Records a process in its latest incarnation; answers whether it was known before.
+    pub fn insert_process(&mut self, id: ProcessId, process: Process) -> bool {
+        self.registrations.insert((process.lease, process.nonce, id));
+        let former = self.processes.insert(id, process);
+        if let Some(former) = &former {
+            let known = self.processes.get(&id).map(|process| (process.lease, process.nonce));
+            if known != Some((former.lease, former.nonce)) {
+                self.registrations.remove(&(former.lease, former.nonce, id));
+            }
+        }
+        former.is_some()
+    }
+
+    /// The first process that was registered by this lease and nonce.
+    pub fn first_registered(&self, lease: LeaseId, nonce: Nonce) -> Option<ProcessId> {
+        let all = (lease, nonce, ProcessId::MIN)..=(lease, nonce, ProcessId::MAX);
+        self.registrations.range(all).next().map(|(_, _, process)| *process)
+    }
+
     /// The members of a closed generation, if still remembered.
     pub fn base_of(&self, generation: Generation) -> Option<Base> {
         let find = |bases: &Vector<(Generation, Base)>| {
@@ -419,10 +441,16 @@ impl Coordination {
 
     /// Makes room for the members of one more quorum, if it can: forgets those of quorums that
     /// decide nothing any more. None of them lives, or nobody can arrive, since the generation
-    /// that the quorum is among is unknown.
+    /// that the quorum is among is unknown. Those that gather for the first time have a place.
     pub fn make_room_for_quorum(&mut self, max: u64, held: &HeldRounds) -> bool {
         let has_room = |quorums: usize| (quorums as u64) < max;
-        if has_room(self.quorums.len()) {
+        if has_room(self.quorums.len() + self.rounds.len()) {
+            return true;
+        }
+        let is_new =
+            |key: &&RoundKey| key.is_quorum && !key.is_held && !self.quorums.contains_key(*key);
+        let gather = self.rounds.keys().filter(is_new).count();
+        if has_room(self.quorums.len() + gather) {
             return true;
         }
         let is_over = |(key, (_, members)): &(&RoundKey, &(Generation, Arc<Members>))| {
@@ -438,7 +466,7 @@ impl Coordination {
         };
         let over = self.quorums.iter().filter(is_over).map(|(key, _)| key.clone());
         let over: Vec<RoundKey> = over.collect();
-        let makes_room = has_room(self.quorums.len() - over.len());
+        let makes_room = has_room(self.quorums.len() - over.len() + gather);
         for key in over.into_iter().filter(|_| makes_room) {
             self.quorums.remove(&key);
         }

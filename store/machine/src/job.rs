@@ -1,5 +1,6 @@
 //! Jobs, runs and their contents, with their accounts.
 
+use holdfast_api::limits::ALWAYS_BYTES;
 use holdfast_api::name::default_name;
 use holdfast_api::{Blob, LogTime, Name, Refusal, Revision, RunOverCause, Scope};
 use imbl::{OrdMap, OrdSet, Vector};
@@ -11,7 +12,7 @@ use crate::coordination::{Coordination, EventLog, JobCoordination};
 use crate::forgotten::{Floor, JOB_NAMES_MAX};
 use crate::restore::{EPOCH_ITERATIONS, EPOCH_NUMBERS};
 use crate::round::held::HeldRounds;
-use holdfast_api::version::{COORDINATION_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
+use holdfast_api::version::{COORDINATION_LEVEL, KEPT_BYTES_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
 
 /// All jobs. A job outlives its runs: its numbering must not restart, and a late write must
 /// not recreate a deleted run. For those that are forgotten there is the floor.
@@ -219,9 +220,12 @@ impl Jobs {
         let mut all = self.usage;
         balance.settle(&mut all);
         let limit = limits.budget.bytes_max;
+        // Whatever others hold, a job may begin.
+        let is_small = cluster.feature_level >= KEPT_BYTES_LEVEL && after.bytes <= ALWAYS_BYTES;
         if cluster.feature_level >= COORDINATION_LEVEL
             && added.bytes > removed.bytes
             && all.bytes > limit
+            && !is_small
         {
             return Err(Refusal::NoSpace { limit, what: None });
         }

@@ -472,7 +472,9 @@ impl Machine {
     }
 
     /// Ends everything alive in a run that ends, as part of the present revision. The
-    /// records stay.
+    /// records stay. All of its rounds end, too, so there is nothing that one process could let
+    /// go of for the others, and the run's end is the event of all: one for each would push
+    /// the rest out of the log.
     pub(crate) fn end_life(&mut self, run: &RunKey, applied: &mut Applied) {
         let since = self.sessions.leader_since;
         let ended: Vec<LeaseId> = self.leases.of_run(run).collect();
@@ -511,6 +513,7 @@ impl Machine {
             }
         }
         coordination.processes = former.processes.clone();
+        coordination.registrations = former.registrations.clone();
         coordination.advanced = former.advanced.clone();
         let alive: Vec<ProcessId> =
             former.processes.iter().filter(|(_, p)| p.is_alive()).map(|(id, _)| *id).collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Answer, Change, Command, Entry, LeaseId, Limits, LogTime, Name, NodeId, Outcome, Proposal,
-    Refusal, Revision, SessionId, SessionRef, WatchBatch,
+    Refusal, Revision, SessionId, SessionRef, Subject, WatchBatch,
 };
 
 use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
@@ -218,6 +218,18 @@ impl Machine {
     /// Whether any lease has a holder.
     pub fn has_leases(&self) -> bool {
         !self.leases.by_id.is_empty()
+    }
+
+    /// The rounds that gather in the run of a command: it decides all of them again if it
+    /// changes the members.
+    pub fn rounds_gathering(&self, command: &Command) -> usize {
+        let run = match command.facts().subject {
+            Subject::Lease(lease) => self.leases.run(lease),
+            Subject::Run(scope) => self.jobs.readable(scope),
+            _ => return 0,
+        };
+        let run = run.ok().and_then(|key| self.jobs.run(&key));
+        run.map_or(0, |run| run.coordination.rounds.len())
     }
 
     /// The run of a lease, also after it ended as the last of its run.

@@ -180,19 +180,19 @@ impl Act<'_> {
 
     /// The same registration was applied before.
     fn registered(&self, wanted: &Registration<'_>) -> Result<Option<ProcessOutcome>, Refusal> {
-        let Some(lease) = self.leases.by_id.get(&wanted.lease) else {
+        if !self.leases.by_id.contains_key(&wanted.lease) {
             return Err(Refusal::LeaseEnded { lease: wanted.lease });
+        }
+        let found = match wanted.process {
+            Some(process) => {
+                let known = (wanted.lease, wanted.nonce, process);
+                self.coordination.registrations.contains(&known).then_some(process)
+            }
+            None => self.coordination.first_registered(wanted.lease, wanted.nonce),
         };
-        let find = |process: &ProcessId| {
-            let record = self.coordination.processes.get(process)?;
-            let same = record.nonce == wanted.nonce && record.lease == wanted.lease;
-            same.then_some((*process, record))
-        };
-        let found = match &wanted.process {
-            Some(process) => find(process),
-            None => lease.processes.keys().find_map(find),
-        };
-        let Some((process, record)) = found else {
+        let Some((process, record)) =
+            found.and_then(|process| Some((process, self.coordination.processes.get(&process)?)))
+        else {
             return Ok(None);
         };
         self.living(process, record.incarnation)?;
@@ -225,7 +225,7 @@ impl Act<'_> {
         if wanted.role == Role::Active {
             self.coordination.standing.add(process, &record);
         }
-        let joined_before = self.coordination.processes.insert(process, record).is_some();
+        let joined_before = self.coordination.insert_process(process, record);
         *self.coordination.live.of(wanted.role) += 1;
         self.leases.attach(wanted.lease, process, incarnation);
         for key in self.coordination.naming.get(&process).into_iter().flatten() {

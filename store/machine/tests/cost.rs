@@ -100,6 +100,55 @@ fn an_arrival_costs_the_same_among_64_and_among_16384() {
     assert!(many.bytes_total <= few.bytes_total * 2, "{few:?} {many:?}");
 }
 
+#[test]
+fn a_command_that_may_change_the_members_counts_the_rounds_of_its_run() {
+    let mut machine = job(2);
+    apply(&mut machine, vec![arrive("a", 0, 1), arrive("b", 1, 1)]);
+    let end = ProcessEnd { process: 1, incarnation: 2, cause: Cause::Left, exit_seen: false };
+    let end = ProcessCommand::End { lease: lease(1), ends: vec![end] };
+    let commands = [
+        Command::Process(end),
+        Command::Lease(LeaseCommand::Revoke { lease: lease(1) }),
+        arrive("a", 1, 1),
+        Command::Lease(LeaseCommand::KeepAlive { lease: lease(1) }),
+    ];
+    let counted =
+        |command: &Command| (command.may_change_members(), machine.rounds_gathering(command));
+    assert_eq!(commands.each_ref().map(counted), [(true, 2), (true, 2), (false, 2), (false, 2)]);
+    assert_eq!(
+        machine.looks_at(&Read::Rounds { scope: Scope::default(), round: None, brief: true }),
+        4
+    );
+}
+
+#[test]
+fn a_registration_that_is_sent_again_finds_its_process_among_many_of_its_host() {
+    let machine = job(PER_HOST);
+    let mut many = machine.clone();
+    let register = |n: u32| {
+        Command::Process(ProcessCommand::Register {
+            lease: lease_of_host(0),
+            process: None,
+            nonce: Nonce(u64::from(n), 2),
+            replaces: 0,
+            takeover: false,
+            role: Role::Standby,
+            labels: Labels::new(),
+            policy: Box::default(),
+        })
+    };
+    apply(&mut many, (0..20_000).map(register).collect());
+    let again = apply(&mut many, vec![register(7), register(20_000), register(20_000)]);
+    let processes: Vec<ProcessId> = again
+        .iter()
+        .map(|answer| match &answer.outcome {
+            Outcome::Process(ProcessOutcome::Registered { process, .. }) => *process,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(processes, [PER_HOST + 7, PER_HOST + 20_000, PER_HOST + 20_000]);
+}
+
 /// A machine from which a snapshot is being written copies only what it changes, and the
 /// path to it.
 #[test]

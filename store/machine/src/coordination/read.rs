@@ -4,7 +4,7 @@ use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{
     Blob, Cause, Closed, Concluded, Decided, Decision, EndInfo, Ended, Event, Feed, Generation,
     Incarnation, IterationInfo, LeaseId, LogTime, Members, Name, Plan, ProcessId, ProcessInfo,
-    ReadOutcome, Refusal, Revision, Role, RoundInfo, Rule, Scope,
+    Read, ReadOutcome, Refusal, Revision, Role, RoundInfo, Rule, Scope,
 };
 
 use super::{CallState, Coordination, JobCoordination, Outcome, Process};
@@ -25,6 +25,32 @@ impl Machine {
     /// its holder must learn of that, too.
     pub fn has_news(&self, lease: LeaseId, since: Revision) -> bool {
         self.leases.by_id.get(&lease).is_none_or(|lease| lease.told > since)
+    }
+
+    /// Roughly how many processes and rounds a read looks at that is not one of keys and does
+    /// not list them in pages; cheap.
+    pub fn looks_at(&self, read: &Read) -> u64 {
+        let of_run = |scope: &Scope| self.coordination_of(scope).ok();
+        let held = |job: &Name| {
+            let job = self.jobs.by_name.get(job).into_iter();
+            let held = job.flat_map(|job| job.coordination.held.iter());
+            held.map(|(_, held)| 1 + held.base.members.len()).sum::<usize>()
+        };
+        let looked = match read {
+            Read::Rounds { scope, .. } => of_run(scope)
+                .map_or(0, |(_, found)| found.rounds.len().saturating_add(found.processes.len())),
+            Read::Held { scope, .. } => of_run(scope).map_or(0, |(run, _)| held(&run.job)),
+            Read::Feed { lease, .. } => self
+                .leases
+                .by_id
+                .get(lease)
+                .map_or(0, |lease| lease.processes.len().saturating_add(held(&lease.run.job))),
+            Read::Closed { scope, generation, .. } => of_run(scope)
+                .and_then(|(_, found)| found.outcomes.get(generation))
+                .map_or(0, |outcome| outcome.members.len()),
+            _ => 0,
+        };
+        looked as u64
     }
 
     pub(crate) fn feed(
@@ -123,6 +149,7 @@ impl Machine {
         brief: bool,
     ) -> Result<ReadOutcome, Refusal> {
         let (run, coordination) = self.coordination_of(scope)?;
+        let level = self.cluster.feature_level;
         let none = HeldRounds::default();
         let held = self.jobs.by_name.get(&run.job).map_or(&none, |job| &job.coordination.held);
         let steps = MISSING_LISTED_MAX.max(ROUNDS_STEPS_MAX / coordination.rounds.len().max(1));
@@ -143,7 +170,7 @@ impl Machine {
                 terms: coordination.terms(key, round),
                 policy,
                 differing: coordination.differing(key, round, round.arrivals.keys().copied()),
-                waits_for: coordination.waits_for(key, round, held),
+                waits_for: coordination.waits_for(key, round, held, level),
                 arrived_count: arrived().count() as u32,
                 arrived: listed.map(|(process, a)| (*process, a.incarnation)).collect(),
                 missing_count,
@@ -238,6 +265,7 @@ impl Machine {
         let (key, coordination) = self.coordination_of(scope)?;
         let left = coordination.without(hosts, lost, (self.revision, self.time()));
         let (now, later) = (self.time(), LogTime::MAX);
+        let level = self.cluster.feature_level;
         let waits_for = match left.planned(now) {
             Rounds::Wait { what, .. } => Some(what),
             _ => None,
@@ -246,7 +274,8 @@ impl Machine {
             Rounds::Close { promoted } => {
                 let job = self.jobs.by_name.get(&key.job).map(|job| &job.coordination);
                 let none = JobCoordination::default();
-                Some(left.would_close(promoted, job.unwrap_or(&none), key, self.revision, now))
+                let job = job.unwrap_or(&none);
+                Some(left.would_close(promoted, job, key, (self.revision, now), level))
             }
             _ => None,
         };
@@ -308,6 +337,7 @@ impl Coordination {
             }
             *left.live.of(record.role) -= 1;
             if record.member_since > 0 {
+                left.faults = left.faults.saturating_add(1);
                 left.past.last_fault = at_ms;
                 if !left.standing.is_formed() {
                     left.past.last_end = at_ms;
@@ -360,8 +390,8 @@ impl Coordination {
         promoted: u32,
         job: &JobCoordination,
         run: RunKey,
-        witness: Revision,
-        now: LogTime,
+        (witness, now): (Revision, LogTime),
+        level: u32,
     ) -> Closed {
         let everybody = self.gathered();
         let policy = self.governing(everybody.keys().copied());
@@ -373,8 +403,10 @@ impl Coordination {
         let mut members: Vec<_> = of(Role::Active).chain(promoted.iter()).collect();
         members.sort_unstable();
         let members: Members = members.into_iter().collect();
-        let incidents = self.incidents_at(job, &policy, &members, now);
-        let advance = self.advance(&policy, &members, incidents);
+        let is_incident = self.is_incident(&members, level);
+        let before = job.incidents_within(policy.restarts_window_ms, now);
+        let incidents = before + u64::from(is_incident);
+        let advance = self.advance(&policy, &members, is_incident, incidents);
         let world_size = advance.ranks.world_size();
         Closed {
             run: run.run,

@@ -99,6 +99,7 @@ pub(super) fn write(
     // The counts, the indexes and the payloads' bytes are derived from the rest.
     let Coordination {
         processes,
+        registrations: _,
         live: _,
         standing: _,
         rounds,
@@ -268,6 +269,7 @@ pub(super) fn read(
         if process.is_alive() {
             *coordination.live.of(process.role) += 1;
         }
+        coordination.registrations.insert((process.lease, process.nonce, id));
         ascending(&mut coordination.processes, id, process, "processes")?;
     }
     coordination.standing = coordination.standing_of();

@@ -68,6 +68,7 @@ fn compare_coordination(
     copy: &Coordination,
 ) -> Result<(), TestCaseError> {
     prop_assert_eq!(coordination.live, copy.live);
+    prop_assert_eq!(&coordination.registrations, &copy.registrations);
     prop_assert_eq!(&coordination.naming, &copy.naming);
     prop_assert_eq!(coordination.named, copy.named);
     prop_assert_eq!(coordination.payload_bytes, copy.payload_bytes);

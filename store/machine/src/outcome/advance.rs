@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
+use holdfast_api::version::CLEAN_LEAVES_LEVEL;
 use holdfast_api::{
     Concluded, Dropped, DroppedWhy, EventKind, Generation, Incarnation, Members, Policy, ProcessId,
     Ranks, Stop, Turnover,
@@ -10,7 +11,7 @@ use holdfast_api::{
 
 use super::assignment::{Assigned, Candidate, Lost, assign};
 use crate::coordination::act::Act;
-use crate::coordination::{Advanced, Coordination, JobCoordination, Ranked};
+use crate::coordination::{Advanced, Coordination, Ranked};
 use crate::round::RoundKey;
 
 /// The result of an advance, before anything is recorded.
@@ -30,14 +31,15 @@ impl Act<'_> {
         members: &Arc<Members>,
     ) -> Concluded {
         let is_first = self.coordination.advanced.is_none();
+        // Before the faults are counted anew.
+        let is_incident = self.coordination.is_incident(members, self.level);
         let turnover = self.coordination.turnover(members);
-        let is_incident = self.coordination.is_incident(members);
         if is_incident {
             self.job.note_incident(self.time);
         }
         let incidents = self.job.incidents_within(policy.restarts_window_ms, self.time);
         let Advance { ranks, dropped, stop } =
-            self.coordination.advance(policy, members, incidents);
+            self.coordination.advance(policy, members, is_incident, incidents);
         self.job.iteration += 1;
         let iteration = self.job.iteration;
         let shared = Arc::new(ranks.clone());
@@ -91,10 +93,15 @@ impl Coordination {
 
     /// Whether an advance with these members lost or replaced a member of the one
     /// before that did not leave in order.
-    pub fn is_incident(&self, members: &Members) -> bool {
+    pub fn is_incident(&self, members: &Members, level: u32) -> bool {
         let Some(last) = &self.advanced else {
             return false;
         };
+        // How an incarnation ended is not kept once there is a newer one. Without a fault all
+        // have left in order.
+        if level >= CLEAN_LEAVES_LEVEL && self.faults == 0 {
+            return false;
+        }
         let mut gone = last
             .members
             .iter()
@@ -105,8 +112,14 @@ impl Coordination {
     }
 
     /// Ranks for these members in the present state; `incidents` are those that
-    /// count, including this advance's.
-    pub fn advance(&self, policy: &Policy, members: &Members, incidents: u64) -> Advance {
+    /// count, including this advance's if it is one.
+    pub fn advance(
+        &self,
+        policy: &Policy,
+        members: &Members,
+        is_incident: bool,
+        incidents: u64,
+    ) -> Advance {
         let Policy { assignment, active_min, restarts_max, .. } = policy;
         let known = members.iter().filter_map(|(process, _)| {
             let record = self.processes.get(&process)?;
@@ -120,7 +133,6 @@ impl Coordination {
         let Assigned { mut ranks, left_out } = assign(assignment, &candidates, &self.lost(members));
         let active = ranks.iter().flatten().count() as u32;
         let active_min = (*active_min).max(1);
-        let is_incident = self.is_incident(members);
         let was_spent = self.advanced.as_ref().is_some_and(|last| last.is_spent);
         let is_spent =
             *restarts_max > 0 && incidents > u64::from(*restarts_max) && (is_incident || was_spent);
@@ -136,18 +148,6 @@ impl Coordination {
             ranks.fill(None);
         }
         Advance { ranks: ranks.into_iter().collect(), dropped, stop }
-    }
-
-    /// Incidents that would count at an advance with these members.
-    pub fn incidents_at(
-        &self,
-        job: &JobCoordination,
-        policy: &Policy,
-        members: &Members,
-        now: u64,
-    ) -> u64 {
-        let before = job.incidents_within(policy.restarts_window_ms, now);
-        before + u64::from(self.is_incident(members))
     }
 
     /// Ranks of the latest iteration whose holders are not among the members.

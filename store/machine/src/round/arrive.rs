@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::limits::ALWAYS_BYTES;
-use holdfast_api::version::{KEPT_QUORUMS_LEVEL, PARTS_LEVEL};
+use holdfast_api::version::{KEPT_QUORUMS_LEVEL, PARTS_LEVEL, WITHDRAWN_EXITS_LEVEL};
 use holdfast_api::{
     Among, Arrival, ArrivalAnswer, AtDeadline, Blob, Command, Conclusion, FailedWhy, Generation,
     LeaseId, LogTime, Members, Outcome, ProcessId, Refusal, RoundCommand, RoundFailure,
@@ -142,7 +142,12 @@ impl Act<'_> {
             return Err(Refusal::CallStale { process, call, ack: record.ack });
         }
         if let Some(known) = record.calls.get(&call) {
-            return self.repeated(key, arrival, known);
+            let is_withdrawn = matches!(known.state, CallState::Withdrawn);
+            let answer = self.repeated(key, arrival, known)?;
+            if is_withdrawn && self.level >= WITHDRAWN_EXITS_LEVEL {
+                self.exit_withdrawn(key, process, incarnation);
+            }
+            return Ok(answer);
         }
         self.check_room(record.calls.len() as u64, payload)?;
         self.check_exit(key)?;
@@ -361,7 +366,7 @@ impl Act<'_> {
     }
 
     /// The exit of this member has failed, whether it waits there or not.
-    fn leave_unfinished(
+    pub(super) fn leave_unfinished(
         &mut self,
         key: &RoundKey,
         process: ProcessId,

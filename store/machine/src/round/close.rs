@@ -50,7 +50,7 @@ impl Act<'_> {
         let Some(round) = self.coordination.rounds.get(key) else {
             return;
         };
-        match decide(&self.coordination.facts(key, round, &self.job.held)) {
+        match decide(&self.coordination.facts(key, round, &self.job.held, self.level)) {
             Decision::Close { promoted } => {
                 let evicted = round.evicted.clone();
                 // Whatever the order of arrivals, they are counted before they fail.
@@ -373,7 +373,7 @@ impl Act<'_> {
             return;
         };
         let (missing_count, missing) = match why {
-            FailedWhy::Regroup => self.coordination.missing_in_advance(key, round),
+            FailedWhy::Regroup => self.coordination.missing_in_advance(key, round, self.level),
             FailedWhy::SpecMismatch => (0, Vec::new()),
             FailedWhy::Deadline if key.is_held && self.level >= HOLDERS_NAMED_LEVEL => {
                 self.missing_or_unreleased(key, round)

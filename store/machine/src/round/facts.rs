@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
+use holdfast_api::version::{COUNTED_MAJORITY_LEVEL, QUORUM_PARTS_LEVEL};
 use holdfast_api::{
     AtDeadline, Differing, LogTime, Missing, Policy, ProcessId, Role, Rule, Terms, WaitsFor,
 };
@@ -10,12 +11,12 @@ use imbl::{OrdMap, OrdSet};
 
 use super::decide::{Decision, Facts, Former, Group, Phase, decide, quorum_least};
 use super::held::HeldRounds;
-use super::{Numbers, Round, RoundKey, most_frequent};
+use super::{Arrived, Numbers, Round, RoundKey, most_frequent};
 use crate::coordination::{Coordination, Process};
 
 impl Coordination {
-    /// The facts of a round.
-    pub fn facts(&self, key: &RoundKey, round: &Round, held: &HeldRounds) -> Facts {
+    /// The facts of a round at this feature level.
+    pub fn facts(&self, key: &RoundKey, round: &Round, held: &HeldRounds, level: u32) -> Facts {
         let numbers = round.numbers();
         let deadline = round.deadline(held.get(key));
         let is_due = deadline.is_some_and(|(at, _)| at <= round.reached);
@@ -31,13 +32,16 @@ impl Coordination {
             standbys: if numbers.rule == Rule::All { tally.standbys } else { 0 },
             group: key.is_among_active().then(|| self.group(key, round)),
             enough_since: None,
-            former: (key.is_quorum && !key.is_held).then(|| self.former(key, round)).flatten(),
+            former: (key.is_quorum && !key.is_held)
+                .then(|| self.former(key, round, level))
+                .flatten(),
             holders: held.holders(key, round),
             specs_differ: key.is_held && round.specs_differ(),
             is_over: numbers.require_all && held.is_over(key, round),
             without_absent: None,
         };
-        let enough_since = key.is_quorum.then(|| self.enough_since(key, round, &facts)).flatten();
+        let enough_since =
+            key.is_quorum.then(|| self.enough_since(key, round, &facts, level)).flatten();
         let without_absent = evicts.then(|| Box::new(self.without_absent(key, round, &facts)));
         Facts { without_absent, enough_since, ..facts }
     }
@@ -157,7 +161,13 @@ impl Coordination {
 
     /// Log time since which a quorum is one: of the last of those arrivals that it
     /// needed, so that it depends on the arrivals and not on the policies in between.
-    fn enough_since(&self, key: &RoundKey, round: &Round, facts: &Facts) -> Option<LogTime> {
+    fn enough_since(
+        &self,
+        key: &RoundKey,
+        round: &Round,
+        facts: &Facts,
+        level: u32,
+    ) -> Option<LogTime> {
         let Rule::Quorum { settle_ms: 1.., .. } = facts.rule else {
             return None;
         };
@@ -174,35 +184,48 @@ impl Coordination {
         let Some(Former { living, .. }) = facts.former.filter(|former| former.living > 0) else {
             return Some(since);
         };
-        let (_, members) = self.quorums.get(key)?;
-        let of_former = members.iter().filter_map(|(process, incarnation)| {
-            round.arrivals.get(&process).filter(|arrived| arrived.incarnation == incarnation)
-        });
-        let majority = nth(of_former.map(|arrived| arrived.at).collect(), living / 2 + 1)?;
+        let latest = self.latest_quorum(key, round, level)?;
+        let of_former = latest.filter_map(|(_, arrived)| Some(arrived?.at));
+        let majority = nth(of_former.collect(), living / 2 + 1)?;
         Some(since.max(majority))
     }
 
     /// The living members of the latest quorum of this kind.
-    fn former(&self, key: &RoundKey, round: &Round) -> Option<Former> {
+    fn former(&self, key: &RoundKey, round: &Round, level: u32) -> Option<Former> {
         let Rule::Quorum { min, .. } = round.numbers().rule else {
             return None;
         };
         if round.tally.counted < min {
             return None;
         }
-        let (_, members) = self.quorums.get(key)?;
         let mut former = Former { arrived: 0, living: 0, advancing: 0 };
-        for (process, incarnation) in members.iter() {
-            let record = self.processes.get(&process);
-            let living = record.filter(|r| r.is_alive() && r.incarnation == incarnation);
-            if let Some(record) = living {
-                let arrived = round.arrivals.contains_key(&process);
-                former.living += 1;
-                former.arrived += u32::from(arrived);
-                former.advancing += u32::from(!arrived && record.is_advancing());
-            }
+        for (record, arrived) in self.latest_quorum(key, round, level)? {
+            former.living += 1;
+            former.arrived += u32::from(arrived.is_some());
+            former.advancing += u32::from(arrived.is_none() && record.is_advancing());
         }
         Some(former)
+    }
+
+    /// Those of the latest quorum of this kind that live and may be in the next one, each
+    /// with its arrival if that counts.
+    fn latest_quorum<'a>(
+        &'a self,
+        key: &'a RoundKey,
+        round: &'a Round,
+        level: u32,
+    ) -> Option<impl Iterator<Item = (&'a Process, Option<&'a Arrived>)> + 'a> {
+        let (_, members) = self.quorums.get(key)?;
+        let base = round.base.as_ref().filter(|_| level >= QUORUM_PARTS_LEVEL);
+        Some(members.iter().filter_map(move |(process, incarnation)| {
+            let record = self.processes.get(&process)?;
+            let may_come = base.is_none_or(|base| record.has_part(base.witness));
+            if !record.is_alive() || record.incarnation != incarnation || !may_come {
+                return None;
+            }
+            let counts = level < COUNTED_MAJORITY_LEVEL || self.counts(key, record);
+            Some((record, round.arrivals.get(&process).filter(|_| counts)))
+        }))
     }
 
     /// The facts if all that are missing had ended: under the policy that
@@ -244,8 +267,14 @@ impl Coordination {
     }
 
     /// What a round waits for, as the rule that closes it sees it.
-    pub fn waits_for(&self, key: &RoundKey, round: &Round, held: &HeldRounds) -> WaitsFor {
-        let facts = self.facts(key, round, held);
+    pub fn waits_for(
+        &self,
+        key: &RoundKey,
+        round: &Round,
+        held: &HeldRounds,
+        level: u32,
+    ) -> WaitsFor {
+        let facts = self.facts(key, round, held, level);
         match decide(&facts) {
             Decision::Wait { what, .. } => what,
             _ => WaitsFor::Arrivals { missing: facts.missing },
@@ -285,11 +314,21 @@ impl Coordination {
     }
 
     /// Processes that keep a round from closing by waiting in an advance.
-    pub fn missing_in_advance(&self, key: &RoundKey, round: &Round) -> (u32, Vec<Missing>) {
+    pub fn missing_in_advance(
+        &self,
+        key: &RoundKey,
+        round: &Round,
+        level: u32,
+    ) -> (u32, Vec<Missing>) {
         let members: Vec<ProcessId> =
             self.missing_advancing(key, round).take(MISSING_LISTED_MAX).collect();
         let anybody = || {
-            let others = self.in_advances().filter(|process| !round.arrivals.contains_key(process));
+            let others = self.in_advances().filter(|process| {
+                let record = self.processes.get(process);
+                let record = record.filter(|_| level >= COUNTED_MAJORITY_LEVEL);
+                !round.arrivals.contains_key(process)
+                    || record.is_some_and(|record| !self.counts(key, record))
+            });
             others.take(MISSING_LISTED_MAX).collect()
         };
         let mut found = if members.is_empty() { anybody() } else { members };

@@ -24,7 +24,8 @@ impl Act<'_> {
     }
 
     /// These hold again, and have not arrived any more. If the time to stop has passed, a new
-    /// one begins for them, and the others that have not stopped end.
+    /// one begins for them, and the others that have not stopped end: their timer is due, and
+    /// would be put off by the new time.
     pub fn begin_to_stop(&mut self, key: &RoundKey, back: &BTreeSet<Incarnation>) {
         let Some(held) = self.job.held.get_mut(key) else {
             return;

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_api::{Blob, CallId, Conclusion, LeaseId, ProcessId, Refusal, RoundOutcome, Terms};
+use holdfast_api::{
+    Blob, CallId, Conclusion, Incarnation, LeaseId, ProcessId, Refusal, RoundOutcome, Terms,
+};
 
 use super::{Arrived, RoundKey, Unfinished};
 use crate::coordination::act::Act;
@@ -61,6 +63,41 @@ impl Act<'_> {
             _ => return,
         }
         self.tell(lease);
+    }
+
+    /// An exit that arrives after its withdrawal has failed, as one that was there before: the
+    /// others would wait for it. Once it has failed, or nobody waits for it, nothing changes.
+    pub(super) fn exit_withdrawn(
+        &mut self,
+        key: &RoundKey,
+        process: ProcessId,
+        incarnation: Incarnation,
+    ) {
+        let generation = key.generation().filter(|_| key.conclusion == Conclusion::Exit);
+        let block = generation.and_then(|generation| self.coordination.blocks.get(&generation));
+        let block = block.filter(|block| block.name == key.name && block.verdict.is_none());
+        let Some(base) = block.map(|block| block.base.clone()) else {
+            return;
+        };
+        let record = self.living(process, incarnation);
+        if !base.members.contains(process, incarnation)
+            || !record.is_ok_and(|record| record.has_part(base.witness))
+        {
+            return;
+        }
+        match self.coordination.rounds.get(key) {
+            Some(round) => {
+                let arrived = round.arrivals.get(&process);
+                if arrived.is_some_and(|arrived| arrived.unfinished.is_some()) {
+                    return;
+                }
+            }
+            None => {
+                let round = self.gathering(Some(base));
+                self.open(key, round);
+            }
+        }
+        self.leave_unfinished(key, process, incarnation, Unfinished::Withdrawn);
     }
 
     /// Ends a waiting call: with this state, or without a trace. An exit of an atomic

@@ -246,8 +246,9 @@ impl Facts<'_> {
     /// in an advance.
     fn lacks_its_majority_for_ever(&self, key: Key, round: &Round, away: Participants) -> bool {
         let latest = self.latest_quorum(key);
-        let here = latest & round.participants();
-        let may_come = latest - (away - round.participants());
+        let counted = self.counted(key, round);
+        let here = latest & counted;
+        let may_come = latest - (away - counted);
         let half = latest.len() / 2;
         self.has(Clause::QuorumHasTheLatestMajority)
             && self.has_enough(key, round)
