@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::sync::Semaphore;
 
+use crate::foreign_text::shown;
 use crate::tls::Tls;
 
 /// Longest time for a connection to open. An address that drops packets must not
@@ -78,7 +79,7 @@ pub enum DialError {
         why: String,
     },
     /// The node refused the upgrade.
-    #[error("{address} refused with {status}: {body}")]
+    #[error("{address} refused with {status}: {}", shown(body))]
     Refused {
         /// Address of the node, `host:port`.
         address: String,

@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use self::judge::{Next, is_member, judge, place_among};
 use crate::access::Access;
 use crate::dial::{self, DialError};
+use crate::foreign_text::shown;
 use crate::raft::peer::{Witness, Witnesses};
 use crate::recurring::Recurring;
 
@@ -249,7 +250,7 @@ pub(crate) async fn ask_identity(
         return Err(DialError::Refused { address: address.to_owned(), status, body });
     }
     serde_json::from_slice(&body)
-        .map_err(|e| DialError::Broken { address: address.to_owned(), why: e.to_string() })
+        .map_err(|e| DialError::Broken { address: address.to_owned(), why: shown(&e) })
 }
 
 /// `1=host:port,2=host:port`, as in flags.
@@ -420,7 +421,7 @@ pub(crate) async fn hand_over(
         );
         let (status, _, answer) = asked.await.map_err(|e| e.to_string())?;
         if !status.is_success() {
-            let answer = String::from_utf8_lossy(&answer);
+            let answer = shown(&String::from_utf8_lossy(&answer));
             return Err(format!("node {id} did not accept the founding: {answer}"));
         }
     }

@@ -29,6 +29,7 @@
 //! | [`http`] | everything on the one port |
 //! | [`dial`] | short HTTP conversations with other nodes |
 //! | [`tls`] | certificates: what a node shows and trusts |
+//! | `foreign_text` | text from outside, as it may be logged |
 //! | `free_space` | free bytes of the disk and of memory |
 //! | [`priority`] | which threads get a processor first |
 //! | `recurring` | log lines about recurring trouble |
@@ -65,6 +66,7 @@ pub mod cli;
 pub mod config;
 pub mod dev;
 pub mod dial;
+mod foreign_text;
 pub mod formation;
 mod free_space;
 #[cfg(fuzzing)]

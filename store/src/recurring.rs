@@ -4,10 +4,13 @@
 //! Pure: the caller passes the time.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use crate::foreign_text::shown;
 
 /// Pause between the first and second line about a state; each further pause
 /// doubles.
@@ -142,8 +145,8 @@ impl Default for Troubles {
 
 impl Troubles {
     /// This kind of trouble occurred, for this reason; returns whether to log it.
-    pub(crate) fn met(&self, what: &'static str, why: &impl ToString) -> bool {
-        self.met.lock().met(&what, &why.to_string(), Instant::now())
+    pub(crate) fn met(&self, what: &'static str, why: &impl Display) -> bool {
+        self.met.lock().met(&what, &shown(why), Instant::now())
     }
 
     /// This kind of work succeeded.

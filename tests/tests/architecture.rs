@@ -157,6 +157,7 @@ fn only_consensus_and_storage_name_the_libraries_below_them() {
 /// The modules of the store from the lowest to the highest: each knows those before it.
 const ORDER: &[&str] = &[
     "calendar",
+    "foreign_text",
     "recurring",
     "principal",
     "tls",

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use holdfast_api::NodeId;
 
 use super::{FormationError, Identity, Place, written};
+use crate::foreign_text::shown;
 
 /// What to do after asking the others.
 #[derive(Debug)]
@@ -91,7 +92,8 @@ pub(super) fn place_among(
         Next::Take(Place::Member { cluster_id })
     } else {
         Next::Wait(format!(
-            "cluster {cluster_id} exists; to join it {needed} of its nodes must answer, and {heard} do"
+            "cluster {} exists; to join it {needed} of its nodes must answer, and {heard} do",
+            shown(&cluster_id)
         ))
     }))
 }

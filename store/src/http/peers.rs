@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Path, Request, State};
@@ -31,9 +32,13 @@ use crate::raft::tcp::PATH;
 pub(crate) use crate::raft::tcp::{Introduction, UPGRADE};
 use crate::raft::wire::Channel;
 
-/// Channels of a kind that one node may have open here; it uses one of each, and opens the
+/// Channels of a kind that one member may have open here; it uses one of each, and opens the
 /// next one when that falls silent.
 const CHANNELS_MAX: usize = 8;
+
+/// Channels of any kind that all nodes together may have open here that are no members as far
+/// as this node knows. It knows none while it is being added, and not the newest while it lags.
+const UNKNOWN_CHANNELS_MAX: usize = 32;
 
 /// The routes between nodes.
 pub(crate) fn router(app: App) -> Router {
@@ -140,9 +145,12 @@ async fn channel(
     if let Some(place) = Place::of(&request) {
         place.give_back();
     }
-    let place = app.inner.channels.open(theirs.node, channel, &app.inner.stop);
+    let is_member =
+        theirs.node != app.inner.id && running.node.view().nodes.contains_key(&theirs.node);
+    let holder = if is_member { Holder::Member(theirs.node, channel) } else { Holder::Unknown };
+    let place = app.inner.channels.open(holder, &app.inner.stop);
     let serving = serve_channel(app.clone(), channel, theirs.node, upgrade);
-    app.inner.tasks.spawn(async move { place.0.run_until_cancelled(serving).await });
+    app.inner.tasks.spawn(async move { place.ended.run_until_cancelled(serving).await });
     let headers = [
         (header::CONNECTION, HeaderValue::from_static("upgrade")),
         (header::UPGRADE, HeaderValue::from_static(UPGRADE)),
@@ -172,33 +180,59 @@ fn note_verdict(app: &App, theirs: &PeerHello, error: Option<&PeerError>) {
     }
 }
 
-/// The channels that are open, by node: a node that opens ever more of a kind loses its
-/// oldest one each time. Each takes a descriptor.
-#[derive(Default)]
-pub(super) struct Channels(Mutex<HashMap<(NodeId, &'static str), VecDeque<CancellationToken>>>);
+/// Who shares a bound on open channels. A node only claims its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Holder {
+    Member(NodeId, Channel),
+    Unknown,
+}
 
-/// Ends a channel.
-struct ChannelPlace(CancellationToken);
+impl Holder {
+    fn channels_max(self) -> usize {
+        match self {
+            Holder::Member(..) => CHANNELS_MAX,
+            Holder::Unknown => UNKNOWN_CHANNELS_MAX,
+        }
+    }
+}
+
+/// The channels that are open: who opens ever more of them loses its oldest one each time.
+/// Each takes a descriptor.
+#[derive(Clone, Default)]
+pub(super) struct Channels(Arc<Mutex<HashMap<Holder, VecDeque<CancellationToken>>>>);
+
+/// An open channel; ended and forgotten on drop.
+struct ChannelPlace {
+    channels: Channels,
+    holder: Holder,
+    ended: CancellationToken,
+}
 
 impl Channels {
-    fn open(&self, from: NodeId, channel: Channel, stop: &CancellationToken) -> ChannelPlace {
+    fn open(&self, holder: Holder, stop: &CancellationToken) -> ChannelPlace {
         let ended = stop.child_token();
         let mut all = self.0.lock();
-        let open = all.entry((from, channel.as_str())).or_default();
-        open.retain(|other| !other.is_cancelled());
-        if open.len() >= CHANNELS_MAX
+        let open = all.entry(holder).or_default();
+        if open.len() >= holder.channels_max()
             && let Some(oldest) = open.pop_front()
         {
             oldest.cancel();
         }
         open.push_back(ended.clone());
-        ChannelPlace(ended)
+        ChannelPlace { channels: self.clone(), holder, ended }
     }
 }
 
 impl Drop for ChannelPlace {
     fn drop(&mut self) {
-        self.0.cancel();
+        self.ended.cancel();
+        let mut all = self.channels.0.lock();
+        if let Some(open) = all.get_mut(&self.holder) {
+            open.retain(|other| !other.is_cancelled());
+            if open.is_empty() {
+                all.remove(&self.holder);
+            }
+        }
     }
 }
 
@@ -233,11 +267,11 @@ mod tests {
     #[test]
     fn a_node_that_opens_ever_more_channels_of_a_kind_loses_its_oldest() {
         let (channels, stop) = (Channels::default(), CancellationToken::new());
-        let open = |from, channel| channels.open(from, channel, &stop);
+        let open = |from, channel| channels.open(Holder::Member(from, channel), &stop);
         let mut appends: Vec<ChannelPlace> =
             (0..CHANNELS_MAX).map(|_| open(2, Channel::Append)).collect();
         let others = [open(2, Channel::Heartbeat), open(3, Channel::Append)];
-        let is_open = |place: &ChannelPlace| !place.0.is_cancelled();
+        let is_open = |place: &ChannelPlace| !place.ended.is_cancelled();
         assert!(appends.iter().chain(&others).all(is_open));
         let next = open(2, Channel::Append);
         assert!(!is_open(&appends[0]) && appends[1..].iter().all(is_open) && is_open(&next));
@@ -247,5 +281,19 @@ mod tests {
         assert!(appends[1..].iter().chain([&after, &next]).chain(&others).all(is_open));
         stop.cancel();
         assert!(!is_open(&next));
+    }
+
+    #[test]
+    fn nodes_that_are_no_members_share_a_few_channels_whatever_ids_they_claim() {
+        let (channels, stop) = (Channels::default(), CancellationToken::new());
+        let is_open = |place: &ChannelPlace| !place.ended.is_cancelled();
+        let member = channels.open(Holder::Member(2, Channel::Append), &stop);
+        let unknown: Vec<ChannelPlace> =
+            (0..3 * UNKNOWN_CHANNELS_MAX).map(|_| channels.open(Holder::Unknown, &stop)).collect();
+        let open = unknown.iter().map(is_open).filter(|is_open| *is_open).count();
+        assert_eq!(open, UNKNOWN_CHANNELS_MAX);
+        assert!(is_open(&member) && unknown.last().is_some_and(is_open));
+        drop((member, unknown));
+        assert!(channels.0.lock().is_empty());
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use holdfast_api::NodeId;
 
 use super::Node;
+use crate::foreign_text::shown;
 use crate::formation::{self, FormationError, Identity};
 use crate::raft::tcp::Introduction;
 
@@ -38,7 +39,7 @@ impl Node {
                 }
                 among_friends = others.values().any(|o| o.is_of(self.cluster_id()));
                 for answer in others.values().filter(|o| o.is_of(self.cluster_id())) {
-                    introduction.seen_as(answer.seen.get(&self.id()).copied());
+                    introduction.seen_as(answer.node, answer.seen.get(&self.id()).copied());
                 }
             }
             tokio::time::sleep(ASK_EVERY).await;
@@ -57,7 +58,7 @@ impl Node {
                     return error;
                 }
                 if answer.is_of(self.cluster_id()) && answer.node != self.id() {
-                    introduction.seen_as(answer.seen.get(&self.id()).copied());
+                    introduction.seen_as(answer.node, answer.seen.get(&self.id()).copied());
                     if let Some(reach) = answer.reach {
                         introduction.saw(answer.node, reach);
                     }
@@ -85,6 +86,7 @@ fn stranger(
         return None;
     }
     let (other, theirs) = clusters.into_iter().next()?;
+    let theirs = shown(&theirs);
     Some(FormationError::OtherCluster { node, ours: ours.to_owned(), other, theirs })
 }
 

@@ -114,10 +114,10 @@ impl Witnessing {
         }
     }
 
-    fn stop_if_ours(&self, error: &PeerError) {
-        if error.forgetful() == Some(self.node) {
-            (self.fatal)(error.to_string());
-        }
+    /// How far this node's own log reaches, and its term.
+    fn reach(&self) -> (u64, u64) {
+        let view = self.consensus.get().map(Consensus::view);
+        view.map_or((0, 0), |view| (view.last_log, view.term))
     }
 }
 
@@ -146,9 +146,9 @@ impl Introduction for Witnessing {
         self.boots.lock().insert(theirs.node, theirs.boot);
     }
 
-    fn seen_as(&self, witness: Option<Witness>) {
-        if let Err(error) = peer::rolled_back(&self.hello(self.node), witness) {
-            self.stop_if_ours(&error);
+    fn seen_as(&self, by: NodeId, witness: Option<Witness>) {
+        if let Err(error) = peer::rolled_back(&self.hello(self.node), by, witness) {
+            self.refused(by, &error);
         }
     }
 
@@ -157,7 +157,8 @@ impl Introduction for Witnessing {
     }
 
     fn saw(&self, node: NodeId, witness: Witness) {
-        if witness.index > 0 {
+        let (index, term) = self.reach();
+        if witness.index > 0 && witness.can_be(index, term) {
             self.write_down(node, witness);
         }
     }
@@ -169,7 +170,18 @@ impl Introduction for Witnessing {
         }
     }
 
-    fn refused(&self, error: &PeerError) {
-        self.stop_if_ours(error);
+    fn refused(&self, by: NodeId, error: &PeerError) {
+        if error.stops(&self.hello(self.node)) {
+            return (self.fatal)(error.to_string());
+        }
+        let is_ours = error.forgetful() == Some(self.node);
+        let cannot_be = is_ours || matches!(error, PeerError::Unbelievable { .. });
+        if cannot_be && self.troubles.met("witness", error) {
+            tracing::error!(
+                by,
+                %error,
+                "a node is said to have been seen further than it can have come; this node goes on"
+            );
+        }
     }
 }

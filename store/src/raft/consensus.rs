@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use super::evidence::Evidence;
 use super::log_store::LogStore;
 use super::network::Network;
+use super::receiving::Receiving;
 use super::state_machine::StateMachine;
 use super::transport::{Target, Transport};
 use super::types::{LogEntry, NodeAddress, TypeConfig};
@@ -189,6 +190,7 @@ pub enum Follows {
 pub struct Consensus {
     pub(super) raft: Raft<TypeConfig, StateMachine>,
     pub(super) snapshots: SnapshotStore,
+    pub(super) receiving: Arc<Receiving>,
     /// Errors in what others sent.
     pub(super) troubles: Arc<Troubles>,
     evidence: Arc<Evidence>,
@@ -226,6 +228,7 @@ impl Consensus {
         Ok(Consensus {
             raft,
             snapshots,
+            receiving: Arc::default(),
             troubles: Arc::default(),
             evidence: Arc::default(),
             transport,

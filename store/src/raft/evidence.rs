@@ -4,6 +4,9 @@
 //! A connect distinguishes what silence does not: the port of a dead process
 //! refuses, that of a paused process answers, and a host that is gone or cut off
 //! does not answer.
+//!
+//! A channel only claims whose it is. So it is the messages of a leader that count,
+//! not that a channel opens, closes or carries anything else.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -46,11 +49,8 @@ struct Committed {
 #[derive(Debug)]
 struct Channels {
     open: usize,
-    /// When one was last opened or closed, or anything came on one.
+    /// When it last spoke as a leader; before that, when it first opened one.
     heard: Instant,
-    /// When one was last opened, or anything came on one: a host that is gone closes its
-    /// channels, too.
-    spoke: Instant,
     /// When its port was last found silent.
     unanswered: Option<Instant>,
 }
@@ -78,11 +78,15 @@ pub enum Port {
 impl Evidence {
     /// A node has opened a channel to this one.
     pub(crate) fn opened(self: &Arc<Self>, from: NodeId) -> OpenChannel {
-        self.note(from, |channels| {
-            channels.open += 1;
-            channels.spoke = channels.heard;
-        });
+        let first = Channels { open: 0, heard: Instant::now(), unanswered: None };
+        self.channels.lock().entry(from).or_insert(first).open += 1;
         OpenChannel { from, evidence: self.clone() }
+    }
+
+    /// Forgets nodes that are no members and have no channel open.
+    pub(crate) fn keep(&self, members: &BTreeMap<NodeId, String>) {
+        let mut channels = self.channels.lock();
+        channels.retain(|node, channels| channels.open > 0 || members.contains_key(node));
     }
 
     /// Whether a channel from this node is open.
@@ -90,16 +94,16 @@ impl Evidence {
         self.channels.lock().get(&node).is_some_and(|channels| channels.open > 0)
     }
 
-    /// Time since the last message from this node, if it ever had a channel.
+    /// Time since this node last spoke as a leader, if it ever had a channel.
     pub(crate) fn silent_for(&self, node: NodeId) -> Option<Duration> {
         self.channels.lock().get(&node).map(|channels| channels.heard.elapsed())
     }
 
-    /// Time since each node that has a channel open last opened one or sent a message.
+    /// Time since each node that has a channel open last spoke as a leader.
     pub(crate) fn silences(&self) -> Vec<(NodeId, Duration)> {
         let channels = self.channels.lock();
         let open = channels.iter().filter(|(_, channels)| channels.open > 0);
-        open.map(|(node, channels)| (*node, channels.spoke.elapsed())).collect()
+        open.map(|(node, channels)| (*node, channels.heard.elapsed())).collect()
     }
 
     /// The leader of a term says that all entries up to this index are committed. The first
@@ -134,7 +138,7 @@ impl Evidence {
         }
     }
 
-    /// Whether a channel of this node is open and has carried a message.
+    /// Whether a channel of this node is open, and it spoke as a leader within this time.
     pub(crate) fn is_heard(&self, node: NodeId, silence: Duration) -> bool {
         self.hears(node) && self.silent_for(node).is_some_and(|silent| silent < silence)
     }
@@ -158,19 +162,6 @@ impl Evidence {
         }
         port
     }
-
-    fn note(&self, node: NodeId, change: impl FnOnce(&mut Channels)) {
-        let heard = Instant::now();
-        let mut channels = self.channels.lock();
-        let channels = channels.entry(node).or_insert(Channels {
-            open: 0,
-            heard,
-            spoke: heard,
-            unanswered: None,
-        });
-        (channels.heard, channels.unanswered) = (heard, None);
-        change(channels);
-    }
 }
 
 impl OpenChannel {
@@ -179,15 +170,19 @@ impl OpenChannel {
         self.from
     }
 
-    /// A message came on it.
+    /// The node spoke on it as a leader.
     pub(crate) fn heard(&self) {
-        self.evidence.note(self.from, |channels| channels.spoke = channels.heard);
+        if let Some(channels) = self.evidence.channels.lock().get_mut(&self.from) {
+            (channels.heard, channels.unanswered) = (Instant::now(), None);
+        }
     }
 }
 
 impl Drop for OpenChannel {
     fn drop(&mut self) {
-        self.evidence.note(self.from, |channels| channels.open -= 1);
+        if let Some(channels) = self.evidence.channels.lock().get_mut(&self.from) {
+            channels.open -= 1;
+        }
         self.evidence.closed.notify_one();
     }
 }
@@ -234,17 +229,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_channel_that_closes_is_no_message() {
+    async fn a_channel_that_opens_or_closes_is_no_message() {
         let evidence = Arc::new(Evidence::default());
         let (append, heartbeat) = (evidence.opened(2), evidence.opened(2));
         tokio::time::advance(SILENCE).await;
         drop(append);
-        assert_eq!(evidence.silent_for(2), Some(Duration::ZERO));
+        drop(evidence.opened(2));
+        assert_eq!(evidence.silent_for(2), Some(SILENCE));
         assert_eq!(evidence.silences(), [(2, SILENCE)]);
+        assert!(evidence.hears(2) && !evidence.is_heard(2, SILENCE));
         heartbeat.heard();
+        assert!(evidence.is_heard(2, SILENCE));
         assert_eq!(evidence.silences(), [(2, Duration::ZERO)]);
         drop(heartbeat);
         assert_eq!(evidence.silences(), []);
+    }
+
+    #[test]
+    fn what_is_no_member_is_forgotten_with_its_last_channel() {
+        let evidence = Arc::new(Evidence::default());
+        let members = BTreeMap::from([(2, "b:1".to_owned())]);
+        drop(evidence.opened(2));
+        let open: Vec<OpenChannel> = (10..20).map(|node| evidence.opened(node)).collect();
+        evidence.keep(&members);
+        assert!((10..20).all(|node| evidence.hears(node)));
+        drop(open);
+        evidence.keep(&members);
+        assert_eq!(evidence.channels.lock().keys().copied().collect::<Vec<_>>(), [2]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,6 +16,7 @@
 //! | [`evidence`] | what this node itself has seen of the others |
 //! | [`peer`] | how nodes introduce themselves, and lost disks are found |
 //! | `tcp`, [`server`] | both ends of the TCP transport |
+//! | `receiving` | snapshots that are being received |
 //! | [`consensus`] | the library in our own words |
 
 mod append_requests;
@@ -26,6 +27,7 @@ pub mod log_store;
 pub mod network;
 mod open_appends;
 pub mod peer;
+mod receiving;
 pub mod runtime;
 pub mod server;
 pub mod state_machine;

@@ -23,10 +23,11 @@ use super::open_appends::OpenAppends;
 use super::transport::{Target, Transport, TransportError, append_one_by_one};
 use super::types::{NodeAddress, TypeConfig, Vote};
 use super::wire::{self, Append, Ask, Channel, PeerAnswer, SnapshotOffer};
+use crate::foreign_text::shown;
 use crate::storage::SnapshotFile;
 
 /// Longest transfer of one snapshot.
-const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(600);
+pub(super) const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Makes connections to other nodes.
 pub struct Network {
@@ -201,7 +202,10 @@ impl RaftNetworkV2<TypeConfig> for Peer {
     ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
         match self.ask(RPCTypes::TransferLeader, (&request).into(), &option).await? {
             PeerAnswer::Transfer { accepted: true } => Ok(Ok(())),
-            other => Err(RPCError::Network(NetworkError::from_string(format!("{other:?}")))),
+            other => {
+                let why = shown(&format_args!("{other:?}"));
+                Err(RPCError::Network(NetworkError::from_string(why)))
+            }
         }
     }
 }

@@ -6,14 +6,31 @@
 //! could be lost. So every node remembers how far the others' logs reached and in
 //! which term they answered ([`Witness`]), and compares when they return: a
 //! forgotten vote could be given twice.
+//!
+//! One damaged node must not stop all others by what it says that it saw of them. So
+//! nobody is stopped by a claim that no cluster can reach; whoever makes it is
+//! refused. What can be is believed, by whoever it is said: often one node alone has
+//! seen it.
 
 use std::collections::BTreeMap;
 
 use holdfast_api::NodeId;
 use serde::{Deserialize, Serialize};
 
+use crate::foreign_text::shown;
+
 /// Header of a connection between nodes: a [`PeerHello`] as JSON, both ways.
 pub(crate) const PEER_HEADER: &str = "holdfast-peer";
+
+/// How far another node's term may be ahead of what is known. A term is one election, and takes
+/// tens of milliseconds at least: no node falls that far behind within a week. Who claims one
+/// term after the other needs 2^32 votes, each synced to a disk, to use up
+/// [`ORDINAL_MAX`](super::convert::ORDINAL_MAX).
+pub(crate) const TERMS_AHEAD_MAX: u64 = 1 << 24;
+
+/// How far a log may reach beyond what is known. An entry is one synced write of a disk, and
+/// takes tens of microseconds at least: no log grows that far within a year.
+pub(crate) const ENTRIES_AHEAD_MAX: u64 = 1 << 40;
 
 /// What a node sends about itself on a connection, in both directions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +68,15 @@ pub struct Witness {
     /// The term; 0 if it is not known.
     #[serde(default)]
     pub term: u64,
+}
+
+impl Witness {
+    /// Whether a node can have come this far, by one whose log ends at `index` and which is in
+    /// `term`.
+    pub(crate) fn can_be(&self, index: u64, term: u64) -> bool {
+        self.index.saturating_sub(index) <= ENTRIES_AHEAD_MAX
+            && self.term.saturating_sub(term) <= TERMS_AHEAD_MAX
+    }
 }
 
 /// Why two nodes refuse each other.
@@ -97,6 +123,20 @@ pub(crate) enum PeerError {
         /// In which term it answered.
         seen: u64,
     },
+    /// No node can have come as far as one says that it saw another.
+    #[error(
+        "node {witness} says that it saw node {node} hold entry {index} and answer in term {term}, which no cluster reaches: the memory or the disk of node {witness} is damaged; replace it (`holdfast node replace {witness} NEW-ID`)"
+    )]
+    Unbelievable {
+        /// The node that says so.
+        witness: NodeId,
+        /// The node that it speaks of.
+        node: NodeId,
+        /// How far it says that log reached.
+        index: u64,
+        /// In which term it says that node answered.
+        term: u64,
+    },
 }
 
 impl PeerError {
@@ -104,21 +144,45 @@ impl PeerError {
     pub(crate) fn forgetful(&self) -> Option<NodeId> {
         match self {
             PeerError::RolledBack { node, .. } | PeerError::ForgotVote { node, .. } => Some(*node),
-            PeerError::OtherCluster { .. } | PeerError::OtherNode { .. } => None,
+            PeerError::OtherCluster { .. }
+            | PeerError::OtherNode { .. }
+            | PeerError::Unbelievable { .. } => None,
         }
+    }
+
+    /// Whether this, said by another node, stops the node that introduces itself like this:
+    /// only if it follows from that introduction and from what can have been seen.
+    pub(crate) fn stops(&self, ours: &PeerHello) -> bool {
+        let boot = !ours.boot;
+        let seen = match *self {
+            PeerError::RolledBack { seen, .. } => Witness { boot, index: seen, term: 0 },
+            PeerError::ForgotVote { seen, .. } => Witness { boot, index: 0, term: seen },
+            _ => return false,
+        };
+        rolled_back(ours, ours.node, Some(seen)).as_ref() == Err(self)
     }
 }
 
-/// Compares what a node says of itself with what another saw of it.
-pub(crate) fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerError> {
+/// Compares what a node says of itself with what `witness` saw of it.
+pub(crate) fn rolled_back(
+    hello: &PeerHello,
+    witness: NodeId,
+    seen: Option<Witness>,
+) -> Result<(), PeerError> {
     let Some(seen) = seen.filter(|seen| seen.boot != hello.boot) else { return Ok(()) };
-    let (node, has) = (hello.node, hello.log_at_boot);
-    if seen.index > has {
-        return Err(PeerError::RolledBack { node, has, seen: seen.index });
+    let (node, Witness { index, term, .. }) = (hello.node, seen);
+    let entries = index.saturating_sub(hello.log_at_boot);
+    let terms = hello.term_at_boot.map_or(0, |has| term.saturating_sub(has));
+    // If one of the two can be, the other excuses nothing.
+    if (1..=ENTRIES_AHEAD_MAX).contains(&entries) {
+        return Err(PeerError::RolledBack { node, has: hello.log_at_boot, seen: index });
     }
-    match hello.term_at_boot {
-        Some(has) if seen.term > has => Err(PeerError::ForgotVote { node, has, seen: seen.term }),
-        _ => Ok(()),
+    if (1..=TERMS_AHEAD_MAX).contains(&terms) {
+        return Err(PeerError::ForgotVote { node, has: term - terms, seen: term });
+    }
+    match (entries, terms) {
+        (0, 0) => Ok(()),
+        _ => Err(PeerError::Unbelievable { witness, node, index, term }),
     }
 }
 
@@ -127,7 +191,7 @@ pub(crate) fn check(ours: &PeerHello, theirs: &PeerHello) -> Result<(), PeerErro
     if ours.cluster_id != theirs.cluster_id {
         return Err(PeerError::OtherCluster {
             node: theirs.node,
-            theirs: theirs.cluster_id.clone(),
+            theirs: shown(&theirs.cluster_id),
             ours: ours.cluster_id.clone(),
         });
     }
@@ -137,8 +201,8 @@ pub(crate) fn check(ours: &PeerHello, theirs: &PeerHello) -> Result<(), PeerErro
     if ours.to != theirs.node {
         return Err(PeerError::OtherNode { meant: ours.to, reached: theirs.node });
     }
-    rolled_back(ours, theirs.witness)?;
-    rolled_back(theirs, ours.witness)
+    rolled_back(ours, theirs.node, theirs.witness)?;
+    rolled_back(theirs, ours.node, ours.witness)
 }
 
 /// What this node saw of the others, by node id.
@@ -171,6 +235,9 @@ mod tests {
     fn strangers_do_not() {
         let stranger = PeerHello { cluster_id: "d".into(), ..hello(2, 1) };
         assert!(matches!(check(&hello(1, 2), &stranger), Err(PeerError::OtherCluster { .. })));
+        let forger = PeerHello { cluster_id: "d\n".repeat(30_000), ..hello(2, 1) };
+        let said = check(&hello(1, 2), &forger).unwrap_err().to_string();
+        assert!(said.len() < 1_000 && !said.contains('\n'), "{said}");
         assert!(matches!(check(&hello(1, 2), &hello(3, 1)), Err(PeerError::OtherNode { .. })));
         assert!(matches!(check(&hello(1, 2), &hello(2, 3)), Err(PeerError::OtherNode { .. })));
     }
@@ -196,6 +263,52 @@ mod tests {
         assert_eq!(check(&witness, &newer), Ok(()));
         let silent = PeerHello { term_at_boot: None, ..hello(2, 1) };
         assert_eq!(check(&witness, &silent), Ok(()));
+    }
+
+    #[test]
+    fn a_claim_that_no_cluster_reaches_is_its_witness_s_error() {
+        let far = 1 << 60;
+        for (index, term) in [(far, 3), (50, far), (far, far), (u64::MAX, u64::MAX)] {
+            let seen = Some(Witness { boot: 7, index, term });
+            let witness = PeerHello { witness: seen, ..hello(1, 2) };
+            let error = PeerError::Unbelievable { witness: 1, node: 2, index, term };
+            assert_eq!(check(&hello(2, 1), &witness), Err(error.clone()));
+            assert_eq!(check(&witness, &hello(2, 1)), Err(error.clone()));
+            assert_eq!((error.forgetful(), error.stops(&hello(2, 1))), (None, false));
+        }
+        // What can be is believed beside what cannot.
+        for (index, term) in [(51, far), (far, 4)] {
+            let seen = Some(Witness { boot: 7, index, term });
+            let error = rolled_back(&hello(2, 1), 1, seen).unwrap_err();
+            assert_eq!((error.forgetful(), error.stops(&hello(2, 1))), (Some(2), true));
+        }
+        let last = Witness { boot: 7, index: 50 + ENTRIES_AHEAD_MAX, term: 3 + TERMS_AHEAD_MAX };
+        assert!(last.can_be(50, 3) && !last.can_be(49, 3) && !last.can_be(50, 2));
+    }
+
+    #[test]
+    fn a_refusal_stops_only_the_node_that_it_fits() {
+        let ours = hello(2, 1);
+        let log = |node, has, seen| PeerError::RolledBack { node, has, seen };
+        let vote = |node, has, seen| PeerError::ForgotVote { node, has, seen };
+        for fits in [log(2, 50, 51), log(2, 50, 5_000), vote(2, 3, 4)] {
+            assert!(fits.stops(&ours), "{fits}");
+        }
+        let wrong = [
+            log(3, 50, 51),
+            log(2, 49, 51),
+            log(2, 50, 50),
+            log(2, 50, 1 << 60),
+            vote(3, 3, 4),
+            vote(2, 2, 4),
+            vote(2, 3, 3),
+            vote(2, 3, 1 << 60),
+            PeerError::OtherNode { meant: 2, reached: 1 },
+        ];
+        for wrong in wrong {
+            assert!(!wrong.stops(&ours), "{wrong}");
+        }
+        assert!(!vote(2, 3, 4).stops(&PeerHello { term_at_boot: None, ..ours }));
     }
 
     #[test]

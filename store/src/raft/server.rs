@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use holdfast_api::NodeId;
 use holdfast_net::{Detached, Stream};
+use openraft::async_runtime::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
@@ -11,18 +12,12 @@ use tokio_util::task::AbortOnDropHandle;
 use super::consensus::Consensus;
 use super::convert;
 use super::evidence::OpenChannel;
+use super::peer::TERMS_AHEAD_MAX;
+use super::receiving;
 use super::tcp::{Wire, framed};
 use super::types::{LogId, TypeConfig, Vote};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
 use crate::storage::record::{LogIdRecord, RecordError, VoteRecord, decode, encode};
-
-/// How far another node's term may be ahead. A term is one election, and takes
-/// milliseconds at least: no node gets that far within weeks. A claim beyond it
-/// would use up the terms of the cluster, and no vote could follow.
-///
-/// The sender's membership is not checked here: a lagging voter may not know the
-/// newest members, and its vote may be needed.
-const TERMS_AHEAD_MAX: u64 = 1 << 32;
 
 /// Why a connection from another node ended early.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +54,10 @@ impl Consensus {
             let mut parts = framed(Stream::attach(stream)?).into_parts();
             parts.read_buf = BytesMut::from(read);
             let leads = matches!(channel, Channel::Append | Channel::Heartbeat);
-            let open = leads.then(|| consensus.evidence().opened(from));
+            let open = leads.then(|| {
+                consensus.evidence().keep(&consensus.view().nodes);
+                consensus.evidence().opened(from)
+            });
             consensus.serve_channel(channel, Wire::from_parts(parts), open).await
         };
         let serving = AbortOnDropHandle::new(self.threads().spawn(serving));
@@ -104,15 +102,21 @@ impl Consensus {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         while let Some(frame) = wire.next().await {
-            let frame = frame?;
-            open.iter().for_each(OpenChannel::heard);
-            let told = self.answer(decode::<Ask>(&frame)?).await?;
+            let ask = decode::<Ask>(&frame?)?;
+            if let Ask::Append(append) = &ask {
+                self.hear(append, open.as_ref())?;
+            }
+            let told = self.answer(ask).await?;
             wire.send(Bytes::from(encode(&told))).await?;
         }
         Ok(())
     }
 
-    /// Refuses a term that elections cannot have reached.
+    /// Refuses a term that elections cannot have reached: it would use up the terms of the
+    /// cluster, and no vote could follow.
+    ///
+    /// The sender's membership is not checked here: a lagging voter may not know the
+    /// newest members, and its vote may be needed.
     fn believes(&self, claim: VoteRecord) -> Result<(), RecordError> {
         let (own, _) = self.leadership();
         if claim.term.saturating_sub(own) <= TERMS_AHEAD_MAX {
@@ -124,9 +128,15 @@ impl Consensus {
         )))
     }
 
-    /// Takes a leader's word for what is committed, if its claim to lead can be.
-    fn hear(&self, append: &Append) -> Result<(), RecordError> {
+    /// Takes a leader's word for what is committed, if its claim to lead can be, and for
+    /// its being there.
+    fn hear(&self, append: &Append, open: Option<&OpenChannel>) -> Result<(), RecordError> {
         self.believes(append.vote)?;
+        let (own, _) = self.leadership();
+        if !claims_to_lead(append.vote, open.map(OpenChannel::from), own) {
+            return Ok(());
+        }
+        open.into_iter().for_each(OpenChannel::heard);
         if let Some(commit) = &append.commit {
             self.evidence().committed((append.vote.term, append.vote.node), commit.index);
         }
@@ -147,10 +157,8 @@ impl Consensus {
         let (consensus, from) = (self.clone(), open.as_ref().map(OpenChannel::from));
         let requests = source.map(move |frame| {
             let read = || {
-                let frame = frame?;
-                open.iter().for_each(OpenChannel::heard);
-                let append = decode::<Append>(&frame)?;
-                consensus.hear(&append)?;
+                let append = decode::<Append>(&frame?)?;
+                consensus.hear(&append, open.as_ref())?;
                 Ok(AppendEntriesRequest::try_from(append)?)
             };
             read().inspect_err(|error| consensus.note_refused(Channel::Append, from, error)).ok()
@@ -174,12 +182,26 @@ impl Consensus {
         Ok(())
     }
 
+    /// This node's vote.
+    fn vote(&self) -> VoteRecord {
+        let receiver = self.raft.server_metrics();
+        let metrics = receiver.borrow_watched();
+        VoteRecord::from(&metrics.vote)
+    }
+
     async fn serve_snapshot<T>(&self, mut wire: Wire<T>) -> Result<(), ServerError>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        let Some(frame) = wire.next().await else { return Ok(()) };
+        let first = tokio::time::timeout(receiving::SILENCE_MAX, wire.next()).await;
+        let Ok(Some(frame)) = first else { return Ok(()) };
         let offer: SnapshotOffer = decode(&frame?)?;
+        // Consensus would refuse it, too, but only when all of it is on the disk.
+        let own = self.vote();
+        if is_before(offer.vote, own) {
+            wire.send(Bytes::from(encode(&SnapshotTaken::Vote(own)))).await?;
+            return Ok(());
+        }
         let taken = match self.take_snapshot(&mut wire, offer).await {
             Ok(vote) => {
                 self.troubles.over("snapshot");
@@ -206,16 +228,8 @@ impl Consensus {
     {
         self.believes(offer.vote).map_err(|e| e.to_string())?;
         let vote = Vote::try_from(offer.vote).map_err(|e| e.to_string())?;
-        let mut receiver = self.snapshots.receive(offer.meta).map_err(|e| e.to_string())?;
-        loop {
-            let chunk = wire.next().await.ok_or("the leader broke off")?;
-            let chunk = chunk.map_err(|e| e.to_string())?;
-            if chunk.is_empty() {
-                break;
-            }
-            receiver = receiver.write(chunk.freeze()).await.map_err(|e| e.to_string())?;
-        }
-        let file = receiver.finish().await.map_err(|e| e.to_string())?;
+        let receiver = self.snapshots.receive(offer.meta).map_err(|e| e.to_string())?;
+        let file = self.receiving.take(wire, receiver).await?;
         let snapshot = convert::snapshot(file).map_err(|e| e.to_string())?;
         let installed = self.raft.install_full_snapshot(vote, snapshot).await;
         installed.map(|response| (&response.vote).into()).map_err(|e| e.to_string())
@@ -225,7 +239,7 @@ impl Consensus {
     pub(crate) async fn answer(&self, ask: Ask) -> Result<PeerAnswer, RecordError> {
         let failed = |error: String| PeerAnswer::Failed(error);
         match &ask {
-            Ask::Append(append) => self.hear(append)?,
+            Ask::Append(append) => self.believes(append.vote)?,
             Ask::Vote(ballot) | Ask::PreVote(ballot) => self.believes(ballot.vote)?,
             Ask::Transfer { from, .. } => self.believes(*from)?,
             Ask::Gone { .. } => {}
@@ -258,6 +272,18 @@ impl Consensus {
     }
 }
 
+/// Whether a claim to lead is older than another's vote.
+fn is_before(claim: VoteRecord, vote: VoteRecord) -> bool {
+    let rank = |vote: VoteRecord| (vote.term, vote.node, vote.committed);
+    rank(claim) < rank(vote)
+}
+
+/// Whether this is the claim of its sender, if that is known, to lead in this node's own term
+/// or a later one.
+fn claims_to_lead(claim: VoteRecord, sender: Option<NodeId>, own: u64) -> bool {
+    claim.committed && claim.term >= own && sender.is_none_or(|sender| sender == claim.node)
+}
+
 pub(crate) fn transfer(
     from: VoteRecord,
     to: NodeId,
@@ -266,3 +292,6 @@ pub(crate) fn transfer(
     let last = last.map(LogId::try_from).transpose()?;
     Ok(TransferLeaderRequest::new(Vote::try_from(from)?, to, last))
 }
+
+#[cfg(test)]
+mod tests;

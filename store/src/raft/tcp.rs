@@ -24,6 +24,7 @@ use super::transport::{Target, Transport, TransportError};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
 use crate::access::Access;
 use crate::dial::{self, DialError, Patience};
+use crate::foreign_text::shown;
 use crate::recurring::RecurringWith;
 use crate::storage::SnapshotFile;
 use crate::storage::record::{VoteRecord, decode, encode};
@@ -75,17 +76,18 @@ pub(crate) trait Introduction: Send + Sync + 'static {
     fn judge(&self, theirs: &PeerHello) -> Result<(), PeerError>;
     /// Another node, reached at its own address, introduced itself like this.
     fn met(&self, theirs: &PeerHello);
-    /// Another node, asked at its own address, last saw this node's log like this;
-    /// stops this node if it holds less now.
-    fn seen_as(&self, witness: Option<Witness>);
+    /// Node `by`, asked at its own address, last saw this node like this; stops this
+    /// node if it holds less now.
+    fn seen_as(&self, by: NodeId, witness: Option<Witness>);
     /// What this node saw of the others.
     fn all_seen(&self) -> Witnesses;
     /// A leader reported how far its own log reaches, committed and durable.
     fn saw(&self, node: NodeId, witness: Witness);
     /// A node gave its vote in a term.
     fn voted(&self, node: NodeId, term: u64);
-    /// The other refused, with this error; acts on it if this node must not go on.
-    fn refused(&self, error: &PeerError);
+    /// This node and `by`, called at its own address, refuse each other with this error;
+    /// acts on it if this node must not go on.
+    fn refused(&self, by: NodeId, error: &PeerError);
 }
 
 type Connection = Wire<TokioIo<Upgraded>>;
@@ -143,7 +145,7 @@ impl TcpTransport {
             if let DialError::Refused { body, .. } = &error
                 && let Ok(refusal) = serde_json::from_str::<PeerError>(body)
             {
-                self.introduction.refused(&refusal);
+                self.introduction.refused(target.node, &refusal);
                 return unreachable(refusal.to_string());
             }
             unreachable(error.to_string())
@@ -152,9 +154,9 @@ impl TcpTransport {
         let theirs = theirs.and_then(|json| serde_json::from_str::<PeerHello>(json).ok());
         let theirs = theirs.ok_or_else(|| unreachable("it did not introduce itself".into()))?;
         let verdict = self.introduction.judge(&theirs);
-        match verdict {
+        match &verdict {
             Ok(()) => self.introduction.met(&theirs),
-            Err(_) => self.introduction.seen_as(theirs.witness),
+            Err(error) => self.introduction.refused(target.node, error),
         }
         verdict.map_err(|error| unreachable(error.to_string()))?;
         Ok(framed(io))
@@ -202,8 +204,9 @@ impl TcpTransport {
                 round_trip(&mut connection, target.node, frame).await?
             }
         };
-        if let (Ask::Vote(_), PeerAnswer::Vote { granted: true, vote, .. }) = (ask, &told) {
-            self.introduction.voted(target.node, vote.term);
+        // The term that was asked for, whatever term the answer names.
+        if let (Ask::Vote(ballot), PeerAnswer::Vote { granted: true, .. }) = (ask, &told) {
+            self.introduction.voted(target.node, ballot.vote.term);
         }
         self.keep(target, channel, connection);
         Ok(told)
@@ -211,7 +214,7 @@ impl TcpTransport {
 }
 
 fn broken(node: NodeId, why: impl std::fmt::Display) -> TransportError {
-    TransportError::Broken { node, why: why.to_string() }
+    TransportError::Broken { node, why: shown(&why) }
 }
 
 async fn round_trip(
@@ -392,7 +395,8 @@ impl<K: FnOnce(Connection)> Pipeline<K> {
 }
 
 /// Sends a snapshot to `node` on a channel of its own, which
-/// [`Consensus::serve_channel`](super::Consensus::serve_channel) serves there.
+/// [`Consensus::serve_channel`](super::Consensus::serve_channel) serves there. That node
+/// may answer before it has all: it follows a newer leader, or cannot store the snapshot.
 async fn send_snapshot<T>(
     connection: &mut Wire<T>,
     node: NodeId,
@@ -404,18 +408,28 @@ where
 {
     connection.send(Bytes::from(encode(offer))).await.map_err(|e| broken(node, e))?;
     let mut reader = file.reader().await.map_err(|e| broken(node, e))?;
-    let mut chunk = Vec::with_capacity(CHUNK_BYTES);
-    loop {
-        chunk.clear();
-        let read = (&mut reader).take(CHUNK_BYTES as u64).read_to_end(&mut chunk).await;
-        read.map_err(|e| broken(node, e))?;
-        let last = chunk.is_empty();
-        connection.send(Bytes::copy_from_slice(&chunk)).await.map_err(|e| broken(node, e))?;
-        if last {
-            break;
+    let (mut sink, mut source) = connection.split();
+    let sending = async {
+        let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+        loop {
+            chunk.clear();
+            let read = (&mut reader).take(CHUNK_BYTES as u64).read_to_end(&mut chunk).await;
+            read.map_err(|e| broken(node, e))?;
+            sink.send(Bytes::copy_from_slice(&chunk)).await.map_err(|e| broken(node, e))?;
+            if chunk.is_empty() {
+                return Ok::<(), TransportError>(());
+            }
         }
-    }
-    let frame = connection.next().await.ok_or_else(|| broken(node, "it closed"))?;
+    };
+    let frame = tokio::select! {
+        biased;
+        early = source.next() => early,
+        sent = sending => {
+            sent?;
+            source.next().await
+        }
+    };
+    let frame = frame.ok_or_else(|| broken(node, "it closed"))?;
     let frame = frame.map_err(|e| broken(node, e))?;
     match decode(&frame).map_err(|e| broken(node, e))? {
         SnapshotTaken::Vote(vote) => Ok(vote),

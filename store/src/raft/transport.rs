@@ -9,6 +9,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use holdfast_api::NodeId;
 
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer};
+use crate::foreign_text::shown;
 use crate::storage::SnapshotFile;
 use crate::storage::record::{LogIdRecord, LogRecord, VoteRecord};
 
@@ -111,7 +112,8 @@ pub(crate) fn append_one_by_one(
                 }
                 Ok(PeerAnswer::Append(appended)) => (Ok(appended), None),
                 Ok(other) => {
-                    (Err(TransportError::Broken { node, why: format!("{other:?}") }), None)
+                    let why = shown(&format_args!("{other:?}"));
+                    (Err(TransportError::Broken { node, why }), None)
                 }
                 Err(error) => (Err(error), None),
             })

@@ -8,6 +8,7 @@ use openraft::raft::{
 use serde::{Deserialize, Serialize};
 
 use super::types::{LogId, RaftEntry, TypeConfig, Vote};
+use crate::foreign_text::shown;
 use crate::storage::record::{LogIdRecord, LogRecord, RecordError, SnapshotMetaRecord, VoteRecord};
 
 /// Which of a follower's connections a message uses. Each has its own, so that a
@@ -261,7 +262,7 @@ pub(crate) fn stream_result(
         Appended::Conflict(Some(id)) => Err(StreamAppendError::Conflict(id.try_into()?)),
         Appended::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote.try_into()?)),
         Appended::All | Appended::Conflict(None) => return Err(missing()),
-        Appended::Failed(why) => return Err(RecordError::Impossible(why)),
+        Appended::Failed(why) => return Err(RecordError::Impossible(shown(&why))),
     })
 }
 
@@ -290,7 +291,12 @@ impl From<StreamAppendResult<TypeConfig>> for Appended {
 
 fn unexpected(told: &PeerAnswer) -> RecordError {
     match told {
-        PeerAnswer::Failed(why) => RecordError::Impossible(format!("the node has stopped: {why}")),
-        other => RecordError::Impossible(format!("an answer to another question: {other:?}")),
+        PeerAnswer::Failed(why) => {
+            RecordError::Impossible(format!("the node has stopped: {}", shown(why)))
+        }
+        other => {
+            let other = shown(&format_args!("{other:?}"));
+            RecordError::Impossible(format!("an answer to another question: {other}"))
+        }
     }
 }

@@ -15,6 +15,8 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::foreign_text::shown;
+
 /// Version of the records in this module.
 pub(crate) const FORMAT: u8 = 1;
 
@@ -43,7 +45,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
     let mut decoder = rmp_serde::Deserializer::new(&mut reader);
     decoder.set_max_depth(NESTING_MAX);
     let record =
-        T::deserialize(&mut decoder).map_err(|error| RecordError::Encoding(error.to_string()))?;
+        T::deserialize(&mut decoder).map_err(|error| RecordError::Encoding(shown(&error)))?;
     if reader.is_empty() {
         Ok(record)
     } else {

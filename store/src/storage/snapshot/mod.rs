@@ -27,6 +27,7 @@ use super::error::StorageError;
 use super::offload::Offload;
 use super::record::{LogIdRecord, SnapshotMetaRecord};
 use crate::calendar;
+use crate::foreign_text::shown;
 
 /// Extension of a snapshot's name.
 const EXTENSION: &str = "snap";
@@ -218,7 +219,8 @@ impl SnapshotStore {
         let SnapshotHeader { cluster_id, meta, created_ms: _ } = header;
         if cluster_id != self.shared.cluster_id {
             let wanted = self.shared.cluster_id.clone();
-            return Err(StorageError::OtherCluster { dir: place, found: cluster_id, wanted });
+            let found = shown(&cluster_id);
+            return Err(StorageError::OtherCluster { dir: place, found, wanted });
         }
         let (offload, draft) = (self.offload(), Arc::default());
         Ok(SnapshotFile { image, meta, place, draft, offload })
