@@ -7,6 +7,8 @@ use holdfast_api::{Blob, Condition, KeyValue, Read, Request, RequestBody, Until}
 use holdfast_client::{Deadline, Keys};
 use holdfast_tests::cluster::job;
 use holdfast_tests::{Cluster, RawStream, http, soon};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -177,6 +179,36 @@ async fn frames_of_tiny_values_take_no_memory_beyond_bounds() {
     others_are_served(&cluster, leader, &others).await;
     let grown = cluster.process(leader).resident_bytes().saturating_sub(before);
     assert!(grown < GROWTH_MAX, "the node gained {} MiB", grown / MIB);
+}
+
+/// Clients that ask for a page as JSON and read nothing: 20 MiB each.
+const DEAF: usize = 40;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_json_that_nobody_reads_hold_up_nobody() {
+    let (mut cluster, leader, others) = prepared().await;
+    let term = cluster.status_of(leader).await.term;
+    let listed = cluster.client().keys(job("listed"));
+    for n in 0..4 {
+        // Each byte is five of JSON.
+        let value = vec![1_u8; 1024 * 1024];
+        listed.put(format!("k{n}").as_str(), value, soon()).await.expect("a put");
+    }
+    let before = cluster.process(leader).resident_bytes();
+    let mut deaf = Vec::new();
+    for _ in 0..DEAF {
+        let connected = TcpStream::connect(cluster.address(leader)).await;
+        let mut stream = connected.expect("it accepts");
+        let ask = b"GET /v1/kv/list?job=listed HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        stream.write_all(ask).await.expect("it reads");
+        deaf.push(stream);
+    }
+    others_are_served(&cluster, leader, &others).await;
+    let grown = cluster.process(leader).resident_bytes().saturating_sub(before);
+    assert!(grown < GROWTH_MAX, "the node gained {} MiB", grown / MIB);
+    drop(deaf);
+    others_are_served(&cluster, leader, &others).await;
+    assert_eq!(cluster.status_of(leader).await.term, term);
 }
 
 /// More than a watch looks through at a time.

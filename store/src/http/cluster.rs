@@ -1,6 +1,5 @@
 //! Sessions, jobs, runs and nodes as JSON.
 
-use axum::Json;
 use axum::extract::State;
 use holdfast_api::name::default_name;
 use holdfast_api::read::JobInfo;
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
+use super::answer::Json;
 use super::kv::change::WrittenAnswer;
 use super::kv::{Mark, Seen, ask, commit, unfitting_read};
 use super::problem::extract::{Body, InSession, Params, SessionHeaders};

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use holdfast_api::name::default_name;
+use holdfast_api::round::ROSTERS_MAX;
 use holdfast_api::{
     Blob, Closed, Code, Command, Event, Feed, Generation, HeldInfo, Incarnation, IterationInfo,
     LeaseCommand, LeaseId, LeaseOutcome, Name, Outcome, Plan, Problem, ProcessCommand, ProcessId,
@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::App;
+use super::answer::Json;
 use super::kv::{Mark, Seen, ask, commit, unfitting_read};
 use super::problem::extract::{Body, InSession, Params, SessionHeaders};
 use super::problem::{ChangeProblems, Failure, ReadProblems};
@@ -192,13 +193,16 @@ pub(crate) struct FeedAnswer {
 pub(crate) async fn feed(
     State(app): State<App>,
     caller: Principal,
-    Body(FeedRequest { lease, since, have, timeout_ms }): Body<FeedRequest>,
+    Body(FeedRequest { lease, since, mut have, timeout_ms }): Body<FeedRequest>,
 ) -> Answered<FeedAnswer> {
     let limit = Duration::from_millis(timeout_ms);
     if limit > FEED_TIME_MAX {
         let message = format!("timeout_ms is at most {}", FEED_TIME_MAX.as_millis());
         return Err(Failure::invalid(StatusCode::BAD_REQUEST, message));
     }
+    // Its reader keeps at most this many.
+    have.drain(..have.len().saturating_sub(ROSTERS_MAX));
+    have.shrink_to_fit();
     let (tell, told) = oneshot::channel();
     let parked = app.node()?.acting(&caller).await_feed(
         &Topic::Lease(lease),

@@ -17,16 +17,20 @@ use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use holdfast_api::routes::{CLUSTER_HEADER, FORWARDED_HEADER, NO_FORWARD_HEADER};
-use holdfast_api::{Code, LeaderHint, Problem};
+use holdfast_api::{Code, LeaderHint, Name, Problem};
 use serde::Deserialize;
 
+use super::answer;
 use super::kv::change;
 use super::kv::park::WAIT_TIME_MAX;
 use super::problem::Failure;
-use super::problem::extract::bad_query;
+use super::problem::extract::{Decoding, bad_query};
 use super::{App, strict};
-use crate::node::Node;
-use arrival::Room;
+use crate::node::tenant::Tenant;
+use crate::node::tenant::room::Part;
+use crate::node::{Node, at_length};
+use crate::principal::Principal;
+use arrival::{Rooms, SHORT_BYTES_MAX};
 
 /// Longest time of a call, except waits and watches.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
@@ -127,15 +131,35 @@ impl Class {
     }
 }
 
-/// Query parameters that choose where a call is served.
+/// Query parameter that chooses where a call is served.
 #[derive(Debug, Deserialize)]
 struct RouteParams {
     /// Whether a follower may pass the call on.
     #[serde(default = "yes")]
     forward: bool,
+}
+
+/// What the layer needs to know of a call: in the query if its parameters are there, else
+/// in the body.
+#[derive(Debug, Default, Deserialize)]
+struct Wish {
     /// Whether this node's own state will do.
     #[serde(default)]
     stale: bool,
+    /// The job that it is about.
+    #[serde(default)]
+    job: Option<Name>,
+}
+
+impl Wish {
+    /// The wish of a call that was checked; none if it has no such fields.
+    fn of(parts: &Parts, body: &[u8]) -> Wish {
+        if parts.method == Method::GET {
+            let read = Query::try_from_uri(&parts.uri);
+            return read.map(|Query(wish)| wish).unwrap_or_default();
+        }
+        serde_json::from_slice(body).unwrap_or_default()
+    }
 }
 
 fn yes() -> bool {
@@ -146,13 +170,13 @@ fn yes() -> bool {
 #[derive(Clone)]
 pub(crate) struct Steering {
     app: App,
-    room: Room,
+    rooms: Rooms,
 }
 
 impl Steering {
     /// The layer of one router, with room of its own for bodies.
     pub(crate) fn new(app: App) -> Steering {
-        Steering { app, room: Room::default() }
+        Steering { app, rooms: Rooms::default() }
     }
 }
 
@@ -170,7 +194,7 @@ pub(crate) async fn steer(
         None => {
             let (parts, body) = request.into_parts();
             match strict::check(&parts, &[]) {
-                Ok(()) => next.run(Request::from_parts(parts, body)).await,
+                Ok(_) => next.run(Request::from_parts(parts, body)).await,
                 Err(failure) => failure.into_response(),
             }
         }
@@ -178,35 +202,80 @@ pub(crate) async fn steer(
 }
 
 async fn take(
-    Steering { app, room }: &Steering,
+    Steering { app, rooms }: &Steering,
     class: Class,
     request: Request,
     next: Next,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    // Keeps its room until the answer is complete.
-    let body = arrival::receive(body, room).await?;
-    // Checked on every node before the call is passed on: each gives the same answer.
-    strict::check(&parts, &body.bytes)?;
-    let destination = match app.node() {
+    let caller = parts.extensions.get::<Principal>().cloned();
+    let sender = caller.as_ref().map(Tenant::of_caller).unwrap_or_default();
+    let body = arrival::receive(body, rooms, &sender).await?;
+    let (values, wish) = checked(app, &sender, &parts, &body).await?;
+    let (destination, tenant) = match app.node() {
         Ok(node) => {
             same_cluster(&parts.headers, node.cluster_id())?;
             let Query(way) = Query::<RouteParams>::try_from_uri(&parts.uri).map_err(bad_query)?;
-            where_to(node, class, &parts, &way, &body.bytes)
+            let destination = where_to(node, class, &parts, &way, wish.stale);
+            (destination, tenant(node, caller.as_ref(), wish.job, sender))
         }
         // The handler says that there is no node yet.
-        Err(_) => Destination::Here,
+        Err(_) => (Destination::Here, sender),
     };
     match destination {
+        Destination::Here if body.is_empty() => {
+            let request = Request::from_parts(parts, Body::empty());
+            serve(app, (class, &tenant), request, next).await
+        }
         Destination::Here => {
-            let request = Request::from_parts(parts, Body::from(body.bytes.clone()));
-            serve(class, request, next).await
+            // Held until the answer is there.
+            let mut room = Some(rooms.decoded(&tenant, body.len(), values).await?);
+            let turn = turn(app, &tenant, &body).await?;
+            let mut request = Request::from_parts(parts, Body::from(body));
+            request.extensions_mut().insert(Decoding::new(turn, parked(class, &mut room)));
+            serve(app, (class, &tenant), request, next).await
         }
         Destination::Leader(leader) => {
-            passage::pass(&leader, class, &parts, body.bytes.clone(), &app.inner.access).await
+            passage::pass(&leader, class, &parts, body, &app.inner.access).await
         }
         Destination::Nowhere(problem) => Err(problem.into()),
     }
+}
+
+/// A call's wish and the number of its values. It is checked on every node before it is
+/// passed on: each gives the same answer.
+async fn checked(
+    app: &App,
+    sender: &Tenant,
+    parts: &Parts,
+    body: &[u8],
+) -> Result<(usize, Wish), Failure> {
+    let turn = turn(app, sender, body).await?;
+    let check = || strict::check(parts, body).map(|values| (values, Wish::of(parts, body)));
+    if turn.is_some() { at_length(check) } else { check() }
+}
+
+/// The turn that a long body needs for being read; a short one needs none.
+async fn turn(app: &App, tenant: &Tenant, body: &[u8]) -> Result<Option<Part>, Problem> {
+    if body.len() <= SHORT_BYTES_MAX {
+        return Ok(None);
+    }
+    let turn = app.inner.answers.turn(tenant);
+    let turn = tokio::time::timeout(REQUEST_TIME_MAX, turn).await;
+    turn.map(Some).map_err(|_| Problem::overloaded("too many long bodies are waiting; retry"))
+}
+
+/// Whose call it is. What is refused anyway is not at the cost of the job that it names.
+fn tenant(node: &Node, caller: Option<&Principal>, job: Option<Name>, sender: Tenant) -> Tenant {
+    let named = job.map(Tenant::Job).zip(caller);
+    let named = named.filter(|(tenant, caller)| node.acting(caller).may_be(tenant));
+    named.map_or(sender, |(tenant, _)| tenant)
+}
+
+/// The room of a call that is parked: it needs none once its body was decoded, since what
+/// is parked has a budget of its own.
+fn parked(class: Class, room: &mut Option<Part>) -> Option<Part> {
+    if class == Class::Wait { room.take() } else { None }
 }
 
 /// Where a call goes.
@@ -221,14 +290,14 @@ fn where_to(
     class: Class,
     parts: &Parts,
     way: &RouteParams,
-    body: &[u8],
+    stale: bool,
 ) -> Destination {
     if class == Class::Local {
         return Destination::Here;
     }
     let Err(referral) = node.leads_or_refer() else { return Destination::Here };
     let is_read = class == Class::Read;
-    if is_read && (holdfast_api::planted!(FollowerRead) || stale_will_do(parts, way, body)) {
+    if is_read && (holdfast_api::planted!(FollowerRead) || stale) {
         return Destination::Here;
     }
     // Passed on once: two nodes that each take the other for the leader must
@@ -243,9 +312,15 @@ fn where_to(
 }
 
 /// Serves a call on this node, within its time.
-async fn serve(class: Class, request: Request, next: Next) -> Result<Response, Failure> {
+async fn serve(
+    app: &App,
+    (class, tenant): (Class, &Tenant),
+    request: Request,
+    next: Next,
+) -> Result<Response, Failure> {
+    let serving = async { answer::complete(app, tenant, next.run(request).await).await };
     let limit = class.time_max();
-    tokio::time::timeout(limit, next.run(request)).await.map_err(|_| too_slow(class, limit).into())
+    tokio::time::timeout(limit, serving).await.map_err(|_| too_slow(class, limit).into())
 }
 
 fn too_slow(class: Class, limit: Duration) -> Problem {
@@ -256,21 +331,6 @@ fn too_slow(class: Class, limit: Duration) -> Problem {
         Class::Local | Class::Read | Class::Wait | Class::Watch => "retry",
     };
     class.broken(Code::Timeout, format!("no answer within {} s; {advice}", limit.as_secs()))
-}
-
-/// Whether a read asks for this node's own state: in the query if its parameters
-/// are there, else in the body.
-fn stale_will_do(parts: &Parts, way: &RouteParams, body: &[u8]) -> bool {
-    /// The one field that routing needs.
-    #[derive(Deserialize)]
-    struct Wish {
-        #[serde(default)]
-        stale: bool,
-    }
-    if parts.method == Method::GET {
-        return way.stale;
-    }
-    serde_json::from_slice(body).is_ok_and(|wish: Wish| wish.stale)
 }
 
 fn is_set(headers: &HeaderMap, name: &str) -> bool {
@@ -321,17 +381,30 @@ mod tests {
 
     #[test]
     fn a_stale_answer_is_asked_for_where_the_other_parameters_are() {
-        let will_do = |method: Method, uri: &str, body: &str| {
+        let wish = |method: Method, uri: &str, body: &str| {
             let request = Request::builder().method(method).uri(uri).body(()).unwrap();
-            let (parts, ()) = request.into_parts();
-            let Query(way) = Query::<RouteParams>::try_from_uri(&parts.uri).unwrap();
-            stale_will_do(&parts, &way, body.as_bytes())
+            Wish::of(&request.into_parts().0, body.as_bytes())
         };
+        let will_do = |method, uri, body| wish(method, uri, body).stale;
         assert!(will_do(Method::GET, "/v1/kv/get?key=k&stale=true", ""));
         assert!(!will_do(Method::GET, "/v1/kv/get?key=k", ""));
         assert!(will_do(Method::POST, "/v1/kv/get", r#"{"key": "k", "stale": true}"#));
         assert!(!will_do(Method::POST, "/v1/kv/get?stale=true", r#"{"key": "k"}"#));
         assert!(!will_do(Method::POST, "/v1/kv/get", "not JSON"));
+        let job = Some("web".parse().unwrap());
+        assert_eq!(wish(Method::GET, "/v1/kv/get?key=k&job=web", "").job, job);
+        assert_eq!(wish(Method::POST, "/v1/kv/get", r#"{"job": "web", "key": "k"}"#).job, job);
+        assert_eq!(wish(Method::GET, "/v1/status", "").job, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_parked_keeps_no_room_of_bodies() {
+        let rooms = Rooms::default();
+        for (class, keeps) in [(Class::Wait, false), (Class::Change, true), (Class::Read, true)] {
+            let mut room = Some(rooms.decoded(&Tenant::Anybody, 1, 1).await.unwrap());
+            let decoding = parked(class, &mut room);
+            assert_eq!((room.is_some(), decoding.is_some()), (keeps, !keeps), "{class:?}");
+        }
     }
 
     #[test]

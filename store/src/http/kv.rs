@@ -13,7 +13,6 @@ pub(crate) mod change;
 pub(crate) mod park;
 pub(crate) mod read;
 
-use axum::Json;
 use holdfast_api::{
     Answer, Code, Command, Effectiveness, Outcome, Problem, Proposal, Read, ReadAnswer,
     ReadOutcome, Revision, SessionRef,
@@ -21,6 +20,7 @@ use holdfast_api::{
 use serde::{Deserialize, Serialize};
 
 use super::App;
+use super::answer::Json;
 use super::problem::Failure;
 use crate::principal::Principal;
 

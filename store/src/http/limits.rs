@@ -1,6 +1,5 @@
 //! The replicated limits as JSON.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use holdfast_api::limits::Whole;
@@ -10,6 +9,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
+use super::answer::Json;
 use super::cluster::{Answered, Freshness};
 use super::kv::{Mark, Seen, commit};
 use super::problem::extract::{Body, InSession, Params, SessionHeaders};

@@ -6,6 +6,7 @@
 //! | `kv`, [`cluster`], `limits` | JSON under `/v1/`, for people and scripts |
 //! | [`tokens`] | revoked tokens |
 //! | `agents` | what agents report |
+//! | `answer` | JSON answers, and turns for long work |
 //! | [`backup`] | the whole state as a stream |
 //! | [`stream`] | the multiplexed stream of clients and agents |
 //! | `peers` | other nodes, under `/raft/v1/` |
@@ -21,6 +22,7 @@
 pub mod accept;
 mod admission;
 pub(crate) mod agents;
+pub(crate) mod answer;
 pub mod backup;
 pub mod cluster;
 pub(crate) mod coordination;
@@ -108,6 +110,10 @@ struct Inner {
     /// Whether a request waits for one of these.
     pressure: stream::Pressure,
     reports: agents::Reports,
+    /// What is collected of the reports of all nodes, for all who ask.
+    collected: agents::Collected,
+    /// What long bodies and answers of JSON calls share.
+    answers: answer::Answers,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -173,6 +179,8 @@ impl App {
             backups: Arc::new(Semaphore::new(backup::BACKUPS_MAX)),
             pressure: stream::Pressure::default(),
             reports: agents::Reports::default(),
+            collected: agents::Collected::default(),
+            answers: answer::Answers::default(),
             tasks,
             stop,
         };

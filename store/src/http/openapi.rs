@@ -170,4 +170,4 @@ async fn no_such_method(method: Method, uri: Uri) -> Failure {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

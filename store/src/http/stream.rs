@@ -37,6 +37,7 @@ use self::size::reply_bytes;
 use super::App;
 use super::accept::Place as ConnectionPlace;
 use super::agents::Place as ReportPlace;
+use crate::foreign_text::shown;
 use crate::node::tenant::Tenant;
 use crate::node::tenant::room::Part;
 use crate::node::{Node, Topic, VERSION, at_length};
@@ -60,6 +61,15 @@ pub(crate) const UNDER_WAY_KIB_MAX: u32 = 512 * 1024;
 
 /// Bytes of replies of one connection that wait to be written.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Of those that hold no place: refusals, answers to waits.
+const WITHOUT_PLACE_BYTES_MAX: usize = 1024 * 1024;
+
+/// How long requests that were sent may wait until their client reads some of the replies before.
+const UNREAD_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Between two looks at what is unread.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// How long the commands and reads of one frame may wait for room; those that
 /// find none are turned away, so that what follows them is read.
@@ -152,7 +162,7 @@ async fn serve(app: App, node: Node, caller: Principal, io: Upgraded) {
     }
     let (out, replies) = mpsc::unbounded_channel();
     let connection = Connection {
-        replies: Replies { out, waiting_bytes: Arc::default() },
+        replies: Replies { out, waiting: Arc::default() },
         app: app.clone(),
         node,
         caller: caller.clone(),
@@ -167,7 +177,7 @@ async fn serve(app: App, node: Node, caller: Principal, io: Upgraded) {
         closed: app.inner.stop.child_token(),
     };
     let closed = connection.closed.clone();
-    let waiting_bytes = connection.replies.waiting_bytes.clone();
+    let waiting = connection.replies.waiting.clone();
     let progressing = watching::tell_progress(
         connection.node.clone(),
         connection.parked.clone(),
@@ -175,7 +185,7 @@ async fn serve(app: App, node: Node, caller: Principal, io: Upgraded) {
     );
     let app = connection.app.clone();
     let reading = connection.read(source);
-    let writing = writing::write(app.clone(), sink, replies, waiting_bytes);
+    let writing = writing::write(app.clone(), sink, replies, waiting);
     // The side that ends first ends the other.
     tokio::select! {
         () = reading => {}
@@ -212,14 +222,46 @@ async fn send(sink: &mut Sink, value: &impl serde::Serialize) -> io::Result<()> 
 struct Replies {
     /// Bounded by what may be under way.
     out: mpsc::UnboundedSender<(Reply, Option<Place>)>,
-    waiting_bytes: Arc<AtomicUsize>,
+    waiting: Arc<Waiting>,
+}
+
+/// Bytes of the replies that wait to be written.
+#[derive(Default)]
+struct Waiting {
+    all: AtomicUsize,
+    /// Of those that hold no place.
+    without_place: AtomicUsize,
+}
+
+impl Waiting {
+    /// The counts of a reply with such a place.
+    fn counts(&self, place: Option<&Place>) -> impl Iterator<Item = &AtomicUsize> {
+        let without_place = place.is_none().then_some(&self.without_place);
+        std::iter::once(&self.all).chain(without_place)
+    }
 }
 
 impl Replies {
     fn send(&self, id: u64, body: ReplyBody, place: Option<Place>) {
-        self.waiting_bytes.fetch_add(reply_bytes(&body), Ordering::Relaxed);
+        let bytes = reply_bytes(&body);
+        for count in self.waiting.counts(place.as_ref()) {
+            count.fetch_add(bytes, Ordering::Relaxed);
+        }
         // A connection that is gone needs no replies.
         drop(self.out.send((Reply { id, body }, place)));
+    }
+
+    /// Returns when few replies without a place are unread: mostly at once. False if the client
+    /// does not read them.
+    async fn are_read(&self) -> bool {
+        let began = Instant::now();
+        while self.waiting.without_place.load(Ordering::Relaxed) > WITHOUT_PLACE_BYTES_MAX {
+            if began.elapsed() > UNREAD_TIME_MAX {
+                return false;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        true
     }
 }
 
@@ -294,11 +336,22 @@ impl Connection {
             let patience = Instant::now() + ROOM_TIME_MAX;
             for Asked { id, body } in requests {
                 self.take(id, body, patience).await;
+                if !self.replies.are_read().await {
+                    return self.not_read();
+                }
             }
             drop(held);
-            while self.replies.waiting_bytes.load(Ordering::Relaxed) > WAITING_BYTES_MAX {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+            while self.replies.waiting.all.load(Ordering::Relaxed) > WAITING_BYTES_MAX {
+                tokio::time::sleep(LOOK_EVERY).await;
             }
+        }
+    }
+
+    fn not_read(&self) {
+        if self.app.inner.troubles.met("unread", &"") {
+            tracing::warn!(
+                "a client sent requests and did not read the answers for {UNREAD_TIME_MAX:?}; its connection is closed"
+            );
         }
     }
 
@@ -340,7 +393,7 @@ impl Connection {
             return Ok(None);
         }
         let decoding = self.decoding(&frame).await?;
-        let decode = || frame::decode(&frame).map_err(|e| e.to_string());
+        let decode = || frame::decode(&frame).map_err(|e| shown(&e));
         let requests = if is_large { at_length(decode) } else { decode() }?;
         Ok(Some((requests, Held { _room: room, _decoding: decoding })))
     }
@@ -352,7 +405,7 @@ impl Connection {
         if frame.len() < DENSE_VALUES_MIN {
             return Ok(None);
         }
-        let count = || frame::values(frame).map_err(|e| e.to_string());
+        let count = || frame::values(frame).map_err(|e| shown(&e));
         let values = at_length(count)?;
         if values > VALUES_MAX {
             return Err(format!("a frame of {values} values holds more than {VALUES_MAX}"));
@@ -453,6 +506,10 @@ impl Connection {
                     let body = result.map_or_else(ReplyBody::Problem, ReplyBody::Read);
                     replies.send(id, body, Some(place));
                 });
+                // It may have been answered here and now, and others wait for this thread.
+                if stale {
+                    tokio::task::yield_now().await;
+                }
             }
             RequestBody::Status => {
                 let node = self.node.clone();

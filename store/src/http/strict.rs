@@ -101,10 +101,11 @@ pub(crate) fn methods(path: &str) -> Vec<&'static str> {
     known.map(|(method, _)| method.as_str()).collect()
 }
 
-/// Refuses what the description does not know. Other paths pass unchecked.
-pub(crate) fn check(parts: &Parts, body: &[u8]) -> Result<(), Failure> {
+/// Refuses what the description does not know, and says how many values the body has. Other
+/// paths pass unchecked.
+pub(crate) fn check(parts: &Parts, body: &[u8]) -> Result<usize, Failure> {
     let (method, path) = (parts.method.as_str().to_owned(), parts.uri.path().to_owned());
-    let Some(call) = CALLS.get(&(method, path)) else { return Ok(()) };
+    let Some(call) = CALLS.get(&(method, path)) else { return Ok(0) };
     let faulty = match call.takes_any_query {
         true => None,
         false => misspelt_header(&parts.headers)
@@ -115,11 +116,11 @@ pub(crate) fn check(parts: &Parts, body: &[u8]) -> Result<(), Failure> {
         (Some(expected), Some(fault)) => Err(refused(&fault, "body", expected.example(body))),
         (Some(expected), None) => {
             is_json(&parts.headers)?;
-            let fault = expected.fault(body);
-            fault.map_or(Ok(()), |fault| Err(refused(&fault, "body", expected.example(body))))
+            let values = expected.values(body);
+            values.map_err(|fault| refused(&fault, "body", expected.example(body)))
         }
         (None, Some(fault)) => Err(refused(&fault, "address", call.query.example())),
-        (None, None) if body.is_empty() => Ok(()),
+        (None, None) if body.is_empty() => Ok(0),
         (None, None) => {
             let fault = format!("{} {} takes no body", parts.method, parts.uri.path());
             Err(refused(&fault, "address", call.query.example()))

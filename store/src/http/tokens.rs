@@ -1,12 +1,12 @@
 //! Signed tokens as JSON: which keys a node takes, and which tokens were revoked.
 
-use axum::Json;
 use axum::extract::State;
 use holdfast_api::{ClusterCommand, Command, Name, NodeId, Outcome};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
+use super::answer::Json;
 use super::cluster::Answered;
 use super::kv::change::WrittenAnswer;
 use super::kv::{Mark, commit};

@@ -80,6 +80,12 @@ impl Parked {
         }
     }
 
+    /// How many feeds of these topics have to be looked for or woken.
+    fn readers(&self, topics: impl IntoIterator<Item = Topic>) -> usize {
+        let feeds = self.feeds.lock();
+        topics.into_iter().map(|topic| feeds.count(&topic).max(1)).sum()
+    }
+
     /// Roughly how many things have to be looked at or woken.
     fn cost(&self, effects: &[Effect]) -> usize {
         let all = |job: &Name| {
@@ -91,8 +97,8 @@ impl Parked {
             cost += match effect {
                 Effect::Changed(batch) => self.waits.lock().cost(batch) + self.watches.cost(batch),
                 Effect::RunOpened { run, .. } | Effect::RunEnded { run, .. } => all(&run.job),
-                Effect::Notify(leases) => leases.len(),
-                Effect::Recorded { job } => self.feeds.lock().count(&Topic::Events(job.clone())),
+                Effect::Notify(leases) => self.readers(leases.iter().copied().map(Topic::Lease)),
+                Effect::Recorded { job } => self.readers([Topic::Events(job.clone())]),
             };
             if cost > AT_ONCE_MAX {
                 break;

@@ -1,7 +1,7 @@
 //! Feeds and subscriptions without news, parked on the leader: usually one for
 //! each agent.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use holdfast_api::{LeaseId, Name, Problem, Revision};
 use holdfast_machine::Machine;
@@ -38,6 +38,10 @@ impl Topic {
     }
 }
 
+/// Most feeds parked for one lease: its agent reads one, and a new connection of it may come
+/// before the end of the one before is seen.
+const OF_LEASE_MAX: usize = 64;
+
 /// Identifies a parked feed.
 pub(crate) type FeedId = u64;
 
@@ -47,6 +51,8 @@ pub(crate) enum Registered {
     Ready(Ended),
     /// Parked; `ended` will be called once.
     Parked(FeedId),
+    /// The lease has too many; `ended` is handed back uncalled.
+    Full(Ended),
 }
 
 /// All parked feeds of a node.
@@ -54,7 +60,7 @@ pub(crate) enum Registered {
 pub(crate) struct Feeds {
     next: FeedId,
     parked: HashMap<FeedId, (Topic, Ended)>,
-    by_topic: HashMap<Topic, Vec<FeedId>>,
+    by_topic: HashMap<Topic, BTreeSet<FeedId>>,
 }
 
 impl Feeds {
@@ -70,9 +76,12 @@ impl Feeds {
         if topic.has_more(machine, since) {
             return Registered::Ready(ended);
         }
+        if matches!(topic, Topic::Lease(_)) && self.count(topic) >= OF_LEASE_MAX {
+            return Registered::Full(ended);
+        }
         self.next += 1;
         self.parked.insert(self.next, (topic.clone(), ended));
-        self.by_topic.entry(topic.clone()).or_default().push(self.next);
+        self.by_topic.entry(topic.clone()).or_default().insert(self.next);
         Registered::Parked(self.next)
     }
 
@@ -94,7 +103,7 @@ impl Feeds {
     pub(crate) fn cancel(&mut self, id: FeedId) {
         let Some((topic, _)) = self.parked.remove(&id) else { return };
         if let Some(ids) = self.by_topic.get_mut(&topic) {
-            ids.retain(|other| *other != id);
+            ids.remove(&id);
             if ids.is_empty() {
                 self.by_topic.remove(&topic);
             }
@@ -111,11 +120,81 @@ impl Feeds {
 
     /// How many are parked for a topic.
     pub(crate) fn count(&self, topic: &Topic) -> usize {
-        self.by_topic.get(topic).map_or(0, Vec::len)
+        self.by_topic.get(topic).map_or(0, BTreeSet::len)
     }
 
     /// How many are parked.
     pub(crate) fn len(&self) -> usize {
         self.parked.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use holdfast_api::{
+        ClusterCommand, Command, Entry, LeaseCommand, Nonce, Proposal, Scope, SecretId,
+    };
+    use holdfast_machine::FEATURE_LEVEL;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_has_room_for_some_readers_and_for_another_one_when_one_has_gone() {
+        let (mut feeds, mut machine) = (Feeds::default(), Machine::default());
+        let nonce = Nonce(1, 2);
+        let grant = LeaseCommand::Grant {
+            scope: Scope::default(),
+            nonce,
+            host: "a".to_owned(),
+            ttl_ms: 60_000,
+            store_lost_ms_max: None,
+        };
+        let level = ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL };
+        let commands = [Command::Cluster(level), Command::Lease(grant)];
+        let commands = commands.map(|command| Proposal { session: None, command }).into();
+        let answers = machine.apply(&Entry { time: 1, commands }).answers;
+        let topic = Topic::Lease(SecretId::of(nonce, 1));
+        let park = |feeds: &mut Feeds| match feeds.register(
+            &machine,
+            &topic,
+            u64::MAX,
+            Box::new(|_| {}),
+        ) {
+            Registered::Parked(id) => Some(id),
+            Registered::Full(_) => None,
+            Registered::Ready(_) => panic!("the lease has no news: {answers:?}"),
+        };
+        let ids: Vec<FeedId> = (0..OF_LEASE_MAX).map(|_| park(&mut feeds).unwrap()).collect();
+        assert_eq!(park(&mut feeds), None);
+        feeds.cancel(ids[0]);
+        assert!(park(&mut feeds).is_some());
+        assert_eq!(park(&mut feeds), None);
+    }
+
+    #[test]
+    fn a_job_has_many_readers_of_its_events_and_each_is_woken_or_forgotten_once() {
+        let (mut feeds, machine) = (Feeds::default(), Machine::default());
+        let woken = Arc::new(AtomicUsize::new(0));
+        let topic = Topic::Events("job".parse().unwrap());
+        let park = |feeds: &mut Feeds| {
+            let woken = woken.clone();
+            let ended = Box::new(move |_| {
+                woken.fetch_add(1, Ordering::Relaxed);
+            });
+            match feeds.register(&machine, &topic, 0, ended) {
+                Registered::Parked(id) => id,
+                Registered::Ready(_) | Registered::Full(_) => panic!("it is not parked"),
+            }
+        };
+        let ids: Vec<FeedId> = (0..3 * OF_LEASE_MAX).map(|_| park(&mut feeds)).collect();
+        feeds.cancel(ids[1]);
+        feeds.cancel(ids[1]);
+        assert_eq!((feeds.count(&topic), feeds.len()), (ids.len() - 1, ids.len() - 1));
+        feeds.notify([topic.clone()]);
+        assert_eq!(woken.load(Ordering::Relaxed), ids.len() - 1);
+        assert_eq!((feeds.count(&topic), feeds.len()), (0, 0));
     }
 }

@@ -330,6 +330,10 @@ impl Node {
                 }
                 Some(ParkedFeed { id, effects: self.inner.effects.clone() })
             }
+            feeds::Registered::Full(ended) => {
+                ended(Err(Problem::overloaded("this lease has too many readers of its feed")));
+                None
+            }
             feeds::Registered::Ready(ended) => {
                 self.inner.reader.submit(topic.tenant(&self.machine()), 1, Box::new(ended));
                 None

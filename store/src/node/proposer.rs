@@ -33,7 +33,7 @@ const ENTRY_COMMANDS_MAX: usize = 1_024;
 /// Bytes of keys and values after which an entry takes no more commands.
 const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 
-/// Keys and processes that an entry touches after which it takes no more: to
+/// Keys, processes and rounds that an entry touches after which it takes no more: to
 /// apply it must not take long.
 const ENTRY_STEPS_MAX: usize = 8 * 1024;
 
@@ -282,7 +282,7 @@ impl Task {
         let mut next = first;
         while let Some(ticket) = next.take().or_else(|| self.waiting(packed.has_room_for_first())) {
             packed.bytes += ticket.size.weight;
-            packed.steps += ticket.size.steps;
+            packed.steps += ticket.size.steps + self.rounds_decided(&ticket.proposal.command);
             packed.commands.push(ticket.proposal);
             packed.dones.push_back(ticket.done);
             if packed.is_beyond(PARTS) {
@@ -290,6 +290,14 @@ impl Task {
             }
         }
         packed
+    }
+
+    /// How many rounds a command may make its run decide again.
+    fn rounds_decided(&self, command: &Command) -> usize {
+        match command.may_change_members() {
+            true => self.state.read().machine.rounds_gathering(command),
+            false => 0,
+        }
     }
 
     /// The next waiting command; `first`: an urgent one, if there is one.

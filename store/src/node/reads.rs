@@ -4,8 +4,10 @@ use holdfast_api::{Code, Problem, Read, ReadAnswer, ReadOutcome};
 use tokio::sync::oneshot;
 
 use super::Node;
-use super::scans::{is_scan, keys};
+use super::scans::{is_many, is_scan, looks_at};
 use super::tenant::Tenant;
+use crate::raft::SharedState;
+use crate::storage::offload::at_length;
 
 impl Node {
     /// Answers a read; `done` gets the answer. Never blocks.
@@ -16,7 +18,9 @@ impl Node {
         done: impl FnOnce(Result<ReadAnswer, Problem>) + Send + 'static,
     ) {
         let state = self.inner.state.clone();
-        let tenant = Tenant::of_read(&self.machine(), &read);
+        let machine = self.machine();
+        let (tenant, cost) = (Tenant::of_read(&machine, &read), looks_at(&machine, &read));
+        drop(machine);
         if is_scan(&read) {
             let scan = move |ready: Result<(), Problem>| {
                 done(ready.map(|()| {
@@ -31,10 +35,14 @@ impl Node {
                 Err(problem) => scan(Err(problem)),
             });
         }
-        let cost = keys(&read);
         self.when_ready(stale, tenant, cost, move |ready| {
-            done(ready.map(|()| state.read().machine.read(&read)));
+            done(ready.map(|()| read_now(&state, &read)));
         });
+    }
+
+    /// Answers a read from the state as it is.
+    pub(crate) fn read_now(&self, read: &Read) -> ReadAnswer {
+        read_now(&self.inner.state, read)
     }
 
     /// Calls back once the applied state is linearizable; `stale`: at once.
@@ -72,4 +80,16 @@ impl Node {
         self.when_ready(false, Tenant::Anybody, 1, |result| drop(done.send(result)));
         ready.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))
     }
+}
+
+/// Answers a read from the state as it is. If it looks at many things, neither applying nor other
+/// work of this thread waits for it.
+fn read_now(state: &SharedState, read: &Read) -> ReadAnswer {
+    let state = state.read();
+    if !is_many(looks_at(&state.machine, read)) {
+        return state.machine.read(read);
+    }
+    let copy = state.machine.clone();
+    drop(state);
+    at_length(|| copy.read(read))
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use holdfast_api::{Problem, Read};
+use holdfast_machine::Machine;
 use parking_lot::Mutex;
 
 use super::reader::Ready;
@@ -29,12 +30,20 @@ const FEW: u64 = 16;
 /// A read of up to this many keys by name is no scan.
 const KEYS_MAX: u64 = 4_096;
 
-/// How many keys a read that is no scan looks at.
-pub(crate) fn keys(read: &Read) -> u64 {
+/// Processes and rounds that take as long to look at as a key.
+const PER_KEY: u64 = 4;
+
+/// What a read looks at that does not list things in pages, in keys.
+pub(crate) fn looks_at(machine: &Machine, read: &Read) -> u64 {
     match read {
         Read::MultiGet { keys, .. } | Read::Check { keys, .. } => keys.len().max(1) as u64,
-        _ => 1,
+        _ => 1 + machine.looks_at(read) / PER_KEY,
     }
+}
+
+/// Whether so many keys are too many to look at beside other reads.
+pub(crate) fn is_many(keys: u64) -> bool {
+    keys > KEYS_MAX
 }
 
 /// Whether a read looks at many things.
@@ -47,7 +56,8 @@ pub(crate) fn is_scan(read: &Read) -> bool {
             is_long(*limit)
         }
         Read::Jobs | Read::Runs { .. } | Read::Plan { .. } => true,
-        _ => keys(read) > KEYS_MAX,
+        Read::MultiGet { keys, .. } | Read::Check { keys, .. } => is_many(keys.len() as u64),
+        _ => false,
     }
 }
 

@@ -1,8 +1,9 @@
 //! Tenants, and how they share a node fairly.
 //!
-//! A tenant is a job; all requests that name none are one tenant, too. Each has a
-//! part of every queue and of all room, and those that wait are served in turn: a
-//! tenant that asks for more than its part does not slow the others.
+//! A tenant is a job; all requests that name none are one tenant, too. Until a request
+//! has been read, the holder of its signed token is its tenant. Each has a part of every
+//! queue and of all room, and those that wait are served in turn: a tenant that asks for
+//! more than its part does not slow the others.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -15,16 +16,26 @@ pub(crate) mod room;
 use holdfast_api::{Command, LeaseId, Name, Read, RequestBody, Scope, Subject};
 use holdfast_machine::Machine;
 
+use crate::principal::Principal;
+
 /// Whose request it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Tenant {
     Job(Name),
+    /// The holder of the signed token with this id. Its request has not been read yet, or
+    /// names no job.
+    Token(Name),
     /// It names no job, or a lease that does not exist.
     #[default]
     Anybody,
 }
 
 impl Tenant {
+    /// The tenant of a request that has not been read yet.
+    pub(crate) fn of_caller(caller: &Principal) -> Tenant {
+        caller.token().map_or(Tenant::Anybody, |token| Tenant::Token(token.id.clone()))
+    }
+
     /// The tenant of these keys and processes.
     pub(crate) fn of(scope: &Scope) -> Tenant {
         Tenant::Job(scope.job.clone())

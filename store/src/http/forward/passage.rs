@@ -11,11 +11,12 @@ use holdfast_api::routes::{
     ACK_HEADER, CLUSTER_HEADER, FORWARDED_HEADER, SEQUENCE_HEADER, SESSION_HEADER,
 };
 use holdfast_api::{Code, LeaderHint, Problem};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
+use super::arrival::SHORT_BYTES_MAX;
 use super::{Class, FORWARD_TIME_EXTRA};
 use crate::access::Access;
 use crate::dial::{self, DialError};
@@ -55,22 +56,33 @@ pub(super) async fn pass(
         .ok_or_else(|| Problem::refused(Code::Unauthorized, "nobody let this request in"))?;
     headers.extend(access.headers_for(caller));
     headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
-    if class == Class::Watch {
-        let opened = open(access, &leader.address, parts, path, headers, body);
-        let limit = class.time_max() + FORWARD_TIME_EXTRA;
-        let opened = tokio::time::timeout(limit, opened).await.unwrap_or_else(|_| {
-            Err(DialError::Timeout { address: leader.address.clone(), after: limit })
-        });
-        return opened.map_err(|error| unanswered(leader, class, &error).into());
-    }
     let limit = class.time_max() + FORWARD_TIME_EXTRA;
-    let method = parts.method.clone();
-    match dial::request(access.tls(), &leader.address, method, path, headers, body, limit).await {
-        Ok((status, headers, body)) => {
-            Ok((status, chosen(&headers, &PASSED_BACK), body).into_response())
+    let passing = async {
+        let answer = open(access, &leader.address, parts, path, headers, body).await?;
+        match class {
+            Class::Watch => Ok(answer),
+            _ => settled(answer, &leader.address).await,
         }
-        Err(error) => Err(unanswered(leader, class, &error).into()),
+    };
+    let passed = tokio::time::timeout(limit, passing).await.unwrap_or_else(|_| {
+        Err(DialError::Timeout { address: leader.address.clone(), after: limit })
+    });
+    passed.map_err(|error| unanswered(leader, class, &error).into())
+}
+
+/// A short answer, read to its end: if it breaks off, that is a problem. A long one is
+/// passed back as it comes.
+async fn settled(answer: Response, address: &str) -> Result<Response, DialError> {
+    if answer.body().size_hint().exact().is_none_or(|bytes| bytes > SHORT_BYTES_MAX as u64) {
+        return Ok(answer);
     }
+    let (head, body) = answer.into_parts();
+    let broken = |error: axum::Error| DialError::Broken {
+        address: address.to_owned(),
+        why: error.to_string(),
+    };
+    let body = body.collect().await.map_err(broken)?.to_bytes();
+    Ok(Response::from_parts(head, Body::from(body)))
 }
 
 fn chosen(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {

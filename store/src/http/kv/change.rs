@@ -1,6 +1,5 @@
 //! Changes of keys and queues.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use holdfast_api::{
@@ -14,6 +13,7 @@ use utoipa_axum::routes;
 
 use super::{Mark, commit};
 use crate::http::App;
+use crate::http::answer::Json;
 use crate::http::forward::Class;
 use crate::http::problem::extract::{Body, InSession, SessionHeaders};
 use crate::http::problem::{ChangeProblems, Failure};

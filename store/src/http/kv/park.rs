@@ -4,23 +4,26 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::{FutureExt, Stream, StreamExt, stream};
-use holdfast_api::{Blob, Code, Condition, Name, Problem, Revision, Scope, Until, WatchBatch};
+use holdfast_api::{
+    Blob, ChangeKind, Code, Condition, Name, Problem, Revision, Scope, Until, WatchBatch,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::read::empty;
 use crate::http::App;
+use crate::http::answer::Json;
 use crate::http::problem::extract::{Body, Params};
 use crate::http::problem::{Failure, ProblemDocument, ReadProblems};
-use crate::node::Watcher;
+use crate::node::tenant::Tenant;
 use crate::node::waits::Tells;
+use crate::node::{Watcher, at_length};
 use crate::principal::Principal;
 
 /// Longest time of one wait; ask again with `since` to wait longer.
@@ -31,6 +34,9 @@ const WAIT_TIME_DEFAULT_MS: u64 = 30_000;
 
 /// How often a watch without changes reports its progress.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Lines of a watch with more bytes of keys and values are encoded in turn.
+const SHORT_BYTES_MAX: usize = 16 * 1024;
 
 /// Media type of a watch: one JSON document on each line.
 const NDJSON: &str = "application/x-ndjson";
@@ -223,7 +229,8 @@ fn start_watch(app: &App, caller: &Principal, request: WatchRequest) -> Result<R
     // than a first line.
     let past = watcher.next(Some(KEEP_ALIVE)).now_or_never().transpose()?.unwrap_or_default();
     let first = line(&WatchLine::Batch(WatchBatch { revision: delivered, changes: Vec::new() }));
-    let watching = Watching { watcher, past, delivered };
+    let tenant = Tenant::of(&scope);
+    let watching = Watching { app: app.clone(), tenant, watcher, past, delivered };
     let lines = stream::iter([first]).chain(watching.lines());
     let lines = lines.take_until(app.inner.stop.clone().cancelled_owned());
     let (app, caller) = (app.clone(), caller.clone());
@@ -237,6 +244,8 @@ fn start_watch(app: &App, caller: &Principal, request: WatchRequest) -> Result<R
 
 /// A watch under way.
 struct Watching {
+    app: App,
+    tenant: Tenant,
     watcher: Watcher,
     /// The batch found before the first line was sent.
     past: Vec<WatchBatch>,
@@ -271,10 +280,26 @@ impl Watching {
         if let Some(last) = batches.last() {
             self.delivered = self.delivered.max(last.revision);
         }
-        let lines: Vec<Bytes> =
-            batches.into_iter().map(|batch| line(&WatchLine::Batch(batch))).collect();
-        Ok(lines.concat().into())
+        let is_long = batches.iter().map(bytes).sum::<usize>() > SHORT_BYTES_MAX;
+        let encode = || {
+            let lines = batches.into_iter().map(|batch| line(&WatchLine::Batch(batch)));
+            Bytes::from(lines.collect::<Vec<Bytes>>().concat())
+        };
+        if !is_long {
+            return Ok(encode());
+        }
+        let _turn = self.app.inner.answers.turn(&self.tenant).await;
+        Ok(at_length(encode))
     }
+}
+
+/// Bytes of the keys and values of a batch.
+fn bytes(batch: &WatchBatch) -> usize {
+    let value = |kind: &ChangeKind| match kind {
+        ChangeKind::Put { value, .. } => value.len(),
+        ChangeKind::Delete | ChangeKind::Push { .. } | ChangeKind::Pop { .. } => 0,
+    };
+    batch.changes.iter().map(|change| change.key.len() + value(&change.kind)).sum()
 }
 
 fn line(line: &WatchLine) -> Bytes {

@@ -1,6 +1,5 @@
 //! Reads of keys and queues.
 
-use axum::Json;
 use axum::extract::State;
 use holdfast_api::{Blob, Code, KeyEntry, Name, Problem, Read, ReadOutcome, Scope};
 use serde::{Deserialize, Serialize};
@@ -8,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::{Seen, ask, unfitting_read};
 use crate::http::App;
+use crate::http::answer::Json;
 use crate::http::problem::extract::{Body, Params};
 use crate::http::problem::{Failure, ReadProblems};
 use crate::http::strict::did_you_mean;

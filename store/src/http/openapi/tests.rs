@@ -114,7 +114,7 @@ fn every_reference_leads_somewhere_and_no_schema_is_called_value() {
 }
 
 /// An app whose node has not found its place yet.
-fn forming() -> App {
+pub(crate) fn forming() -> App {
     let metrics = Arc::new(metrics::Metrics::new());
     let (initial, access) = (BTreeMap::new(), Access::open());
     let told = StartedWith { id: 1, initial, advertise: None, access, allow_host: Vec::new() };

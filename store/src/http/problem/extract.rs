@@ -1,6 +1,7 @@
 //! What a handler takes from a request; what cannot be read is a problem.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
@@ -12,12 +13,35 @@ use holdfast_api::{Code, Problem, SecretId, SecretIdError, SessionRef};
 use serde::de::DeserializeOwned;
 
 use super::Failure;
+use crate::node::at_length;
+use crate::node::tenant::room::Part;
 use crate::principal::Principal;
 
 /// Longest body of a request, in bytes. A command of 16 MiB fits if it is
 /// text; bytes that have to be escaped take up to four times their room here
 /// and travel better over the stream.
 pub(crate) const BODY_BYTES_MAX: usize = 24 * 1024 * 1024;
+
+/// What a request holds until its body was decoded.
+#[derive(Clone)]
+pub(crate) struct Decoding(Arc<Held>);
+
+struct Held {
+    /// For a long body.
+    turn: Option<Part>,
+    _room: Option<Part>,
+}
+
+impl Decoding {
+    /// It holds this turn, if the body is long, and this room.
+    pub(crate) fn new(turn: Option<Part>, room: Option<Part>) -> Decoding {
+        Decoding(Arc::new(Held { turn, _room: room }))
+    }
+
+    fn is_long(&self) -> bool {
+        self.0.turn.is_some()
+    }
+}
 
 /// A JSON body. [`crate::http::strict`] has checked it against the description
 /// before.
@@ -26,13 +50,17 @@ pub(crate) struct Body<T>(pub(crate) T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+    async fn from_request(mut request: Request, state: &S) -> Result<Self, Failure> {
+        let decoding = request.extensions_mut().remove::<Decoding>();
         let bytes = Bytes::from_request(request, state).await;
         let bytes = bytes.map_err(|rejection| match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => too_large(),
             status => Failure::invalid(status, rejection.body_text()),
         })?;
-        serde_json::from_slice(&bytes).map(Body).map_err(|error| {
+        let decode = || serde_json::from_slice(&bytes);
+        let is_long = decoding.as_ref().is_some_and(Decoding::is_long);
+        let decoded = if is_long { at_length(decode) } else { decode() };
+        decoded.map(Body).map_err(|error: serde_json::Error| {
             Failure::invalid(StatusCode::BAD_REQUEST, format!("the body: {error}"))
         })
     }

@@ -106,7 +106,7 @@ impl Feeding {
                 Err(_) => return ReplyBody::Problem(Problem::not_leader(None)),
             }
             let place = self.pieces.clone().acquire_owned().await;
-            let answer = node.machine().read(&match topic {
+            let answer = node.read_now(&match topic {
                 Topic::Lease(lease) => Read::Feed { lease: *lease, since, have: have.clone() },
                 Topic::Events(job) => {
                     Read::Events { job: job.clone(), after: since, limit: PAGE_EVENTS_MAX }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast_api::stream::FRAME_BYTES_MAX;
@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
 use super::size::reply_bytes;
-use super::{App, Place, SMALL_FRAME_KIB, Sink, UNDER_WAY_KIB_MAX};
+use super::{App, Place, SMALL_FRAME_KIB, Sink, UNDER_WAY_KIB_MAX, Waiting};
 use crate::node::tenant::Tenant;
 
 /// Replies in one frame.
@@ -28,21 +28,25 @@ pub(super) async fn write(
     app: App,
     mut sink: Sink,
     mut replies: mpsc::UnboundedReceiver<(Reply, Option<Place>)>,
-    waiting_bytes: Arc<AtomicUsize>,
+    waiting: Arc<Waiting>,
 ) {
     while let Some((first, place)) = replies.recv().await {
         let mut bytes = reply_bytes(&first.body);
+        let mut without_place = if place.is_none() { bytes } else { 0 };
         let (mut frame, mut places) = (vec![first], vec![place]);
         while frame.len() < FRAME_REPLIES_MAX && bytes < FRAME_BYTES_FULL {
             let Ok((reply, place)) = replies.try_recv() else { break };
-            bytes += reply_bytes(&reply.body);
+            let more = reply_bytes(&reply.body);
+            bytes += more;
+            without_place += if place.is_none() { more } else { 0 };
             frame.push(reply);
             places.push(place);
         }
         let holder = places.iter().flatten().find_map(Place::holder);
         let sending = send(&app, &mut sink, &frame, (holder, bytes));
         let sent = tokio::time::timeout(WRITE_TIME_MAX, sending).await;
-        waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        waiting.all.fetch_sub(bytes, Ordering::Relaxed);
+        waiting.without_place.fetch_sub(without_place, Ordering::Relaxed);
         match sent {
             Ok(Ok(true)) => drop(places),
             Ok(Err(error)) => return tracing::debug!(%error, "a client went away"),

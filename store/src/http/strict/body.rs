@@ -38,19 +38,19 @@ impl Body {
         Body { shape: schemas.shape(&content["schema"]), examples }
     }
 
-    /// The error in a body, if any.
-    pub(crate) fn fault(&self, body: &[u8]) -> Option<String> {
+    /// How many values a body has, or the error in it.
+    pub(crate) fn values(&self, body: &[u8]) -> Result<usize, String> {
         if body.trim_ascii().is_empty() {
-            return Some("the body is empty".to_owned());
+            return Err("the body is empty".to_owned());
         }
         let (fault, values) = (Cell::new(None), Cell::new(0));
         let mut reader = serde_json::Deserializer::from_slice(body);
         let walk = Walk { shape: &self.shape, place: Place::Body, fault: &fault, values: &values };
         let walked = walk.deserialize(&mut reader).and_then(|()| reader.end());
         match (fault.take(), walked) {
-            (Some(fault), _) => Some(fault),
-            (None, Err(error)) => Some(format!("the body is not JSON: {error}")),
-            (None, Ok(())) => None,
+            (Some(fault), _) => Err(fault),
+            (None, Err(error)) => Err(format!("the body is not JSON: {error}")),
+            (None, Ok(())) => Ok(values.get()),
         }
     }
 
