@@ -31,7 +31,8 @@ use crate::watch::Watch;
 /// node goes on reading from a connection with that many requests under way.
 pub const OPEN_CALLS_MAX: usize = 4_096;
 /// Most bytes of open calls; further callers wait their turn. Commands of
-/// leases, processes and rounds have as much of both for themselves.
+/// leases, processes and rounds have as much of both for themselves, and waits
+/// have as many bytes.
 pub const OPEN_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Most waits open at a time; further callers wait their turn.
 pub const OPEN_WAITS_MAX: usize = 65_536;
@@ -139,16 +140,16 @@ impl Client {
         tasks.spawn(actor.run());
         let semaphore = |most| Arc::new(Semaphore::new(most));
         let bytes = || semaphore(OPEN_BYTES_MAX / BYTES_UNIT);
-        let calls = Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() };
         let shared = Shared {
             events,
             next_call: AtomicU64::new(1),
             call_timeout,
             counters,
             credentials,
-            waits: Bounds { count: semaphore(OPEN_WAITS_MAX), bytes: calls.bytes.clone() },
+            calls: Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() },
+            // A wait may stay open for as long as it likes.
+            waits: Bounds { count: semaphore(OPEN_WAITS_MAX), bytes: bytes() },
             first: Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() },
-            calls,
             watches: Arc::new(Semaphore::new(OPEN_WATCHES_MAX)),
             tasks,
         };
@@ -187,7 +188,8 @@ impl Client {
     }
 
     /// The same, with a mark by which another process finds it again. Its place in the
-    /// session is held until the caller has stored the answer.
+    /// session is held until the caller has stored the answer, or, where there is none, until no
+    /// other process asks for the command again.
     pub async fn propose_marked(
         &self,
         command: Command,
@@ -520,5 +522,20 @@ impl Drop for CallGuard {
         if self.armed {
             let _ = self.client.shared.events.send(Event::Abandon(self.id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn waits_leave_calls_their_room() {
+        let client = Client::new(Options::new(vec!["127.0.0.1:1".to_owned()]));
+        let Shared { calls, waits, .. } = &*client.shared;
+        let deadline = Deadline::after(Duration::ZERO);
+        let _waits = client.admit(OPEN_BYTES_MAX, waits, deadline).await.unwrap();
+        client.admit(1, waits, deadline).await.unwrap_err();
+        client.admit(OPEN_BYTES_MAX, calls, deadline).await.unwrap();
     }
 }

@@ -16,13 +16,15 @@ use std::fmt;
 use std::time::Duration;
 
 use holdfast_api::frame::encoded_bytes;
-use holdfast_api::{Answer, Command, SessionId};
+use holdfast_api::{Answer, Command, Effectiveness, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 
 use crate::actor::Event;
 use crate::call::{Ask, Call, CallId, Permits, Pipeline, Progress};
 use crate::client::{CallGuard, Client};
+use crate::deadline::Deadline;
 use crate::error::Error;
 
 /// The mark by which a caller recognises a command.
@@ -75,7 +77,8 @@ pub struct InFlight {
     settled: Settled,
 }
 
-/// Holds the place of a command in its session: dropped once its answer is stored.
+/// Holds the place of a command in its session: dropped once its answer is stored, or once no
+/// process asks for it again.
 #[derive(Debug)]
 pub struct Settled {
     _guard: CallGuard,
@@ -106,10 +109,19 @@ impl InFlight {
         &self.command
     }
 
-    /// The answer to the command, and its place in the session.
-    pub async fn answer(self) -> (Result<Answer, Error>, Settled) {
-        let lost = Error::Closed { outcome: holdfast_api::Effectiveness::Unknown };
-        (self.answer.await.unwrap_or(Err(lost)), self.settled)
+    /// The answer to the command, or an error at the deadline, and its place in the session.
+    pub async fn answer(self, deadline: Deadline) -> (Result<Answer, Error>, Settled) {
+        let InFlight { answer, settled, .. } = self;
+        let outcome = Effectiveness::Unknown;
+        let answer = async move { answer.await.unwrap_or(Err(Error::Closed { outcome })) };
+        let answer = match deadline.instant() {
+            Some(instant) => timeout_at(instant, answer).await.unwrap_or_else(|_| {
+                let reason = "what another process had sent was not answered".to_owned();
+                Err(Error::Timeout { outcome, reason })
+            }),
+            None => answer.await,
+        };
+        (answer, settled)
     }
 }
 

@@ -14,8 +14,6 @@ impl Calls {
     pub(crate) fn session_expired(&mut self) {
         let Some(session) = self.session_keeper.expired() else { return };
         self.over = session;
-        self.unsettled.clear();
-        self.unsettled_of.clear();
         self.counters.sessions_over.add(1);
         let is_lost =
             self.session_keeper.has_borne_processes() || holdfast_api::planted!(AbsenceIsDeath);
@@ -44,6 +42,9 @@ impl Calls {
                 self.enqueue(id);
             }
         }
+        // Also those that have just failed: the next session uses their sequences again.
+        self.unsettled.clear();
+        self.unsettled_of.clear();
     }
 
     /// This try of a command arrived after its session was gone.

@@ -392,6 +392,26 @@ fn more_may_be_queued_while_others_wait_for_it() {
     assert!(first > 0 && more > 0 && more < 4 * first, "{first} and {more} more");
 }
 
+#[test]
+fn more_may_be_queued_for_a_cancel_wait_unless_a_reply_is_owed_before_it() {
+    let limits = Limits { queued_bytes_max: 1000, message_bytes_max: 2000, ..Limits::default() };
+    let mut connection = connection_within(limits);
+    while connection.wants_input(false) {
+        connection.receive(set("/a", "1"));
+    }
+    let mut more = 0;
+    while connection.wants_cancel() {
+        connection.receive(set("/a", "1"));
+        more += 1;
+    }
+    assert!((5..100).contains(&more), "{more} messages of 3 bytes");
+    connection.receive(Message::CancelWait);
+    assert_replies(&mut connection, &[Reply::Cancelled]);
+    let mut connection = connection_within(Limits::default());
+    connection.receive(get("/a"));
+    assert!(connection.wants_input(false) && !connection.wants_cancel());
+}
+
 /// An act of a random client, or of its surroundings.
 #[derive(Debug, Clone)]
 enum Event {

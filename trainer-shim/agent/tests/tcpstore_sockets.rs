@@ -103,6 +103,18 @@ async fn the_constructor_and_cancel_wait_need_no_store() {
 }
 
 #[tokio::test]
+async fn cancel_wait_is_answered_behind_many_writes_that_cannot_be_committed() {
+    let harness = patient_door(Limits::default()).await;
+    let mut stream = connect(&harness).await;
+    let stuck = Message::Set { key: "/stuck".into(), value: vec![0; 1024 * 1024].into() };
+    for _ in 0..12 {
+        send(&mut stream, std::slice::from_ref(&stuck)).await;
+    }
+    send(&mut stream, &[Message::Wait { keys: vec!["/k".into()] }, Message::CancelWait]).await;
+    expect(&mut stream, Reply::Cancelled).await;
+}
+
+#[tokio::test]
 async fn an_operation_that_finds_no_store_in_time_closes_its_connection() {
     let harness = door(Limits::default(), Duration::from_millis(200)).await;
     let mut waiting = connect(&harness).await;

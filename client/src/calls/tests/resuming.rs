@@ -6,6 +6,7 @@ use super::pipelines::{added, pipelined};
 use super::*;
 use crate::actor::Event;
 use crate::client::Client;
+use crate::deadline::Deadline;
 use crate::options::{Options, parse_endpoints};
 use crate::resume::{Ledger, Mark, calls_of};
 use crate::session::Session;
@@ -72,6 +73,24 @@ fn a_marked_command_keeps_its_place_until_its_answer_is_safe() {
     bench.calls.abandon(marked_id);
     assert_eq!(held(&bench), Some(3));
     assert_eq!(notes.taken(), ["1 released"]);
+}
+
+#[test]
+fn a_place_in_a_session_that_is_over_is_not_given_back_in_the_next() {
+    let mut bench = Bench::with_session(10);
+    let marked = propose_marked(&mut bench, 1);
+    assert_eq!(references(&bench.sent()), [(2, 2)]);
+    bench.calls.session_expired();
+    let id = marked.id;
+    marked.now().unwrap_err();
+    let (_first, _second) = (bench.propose(2), bench.propose(3));
+    let open = bench.sent().remove(0);
+    bench.reply(open.id, opened(SESSION + 1, 10));
+    let sent = bench.sent();
+    assert_eq!(references(&sent), [(1, 1), (2, 1)]);
+    bench.calls.settled(id);
+    bench.reply(sent[0].id, written(false));
+    assert_eq!(bench.calls.session_keeper.session().map(Session::ack), Some(2));
 }
 
 #[test]
@@ -160,7 +179,7 @@ async fn each_command_of_a_pipeline_of_another_process_is_claimed_by_its_mark() 
     bench.reply(sent[0].id, pipelined((1..4).map(added)));
     for (nth, value) in [(0, 1), (1, 3)] {
         let found = unclaimed.claim(Mark { nth, ..MARK }).unwrap();
-        let (answer, _settled) = found.answer().await;
+        let (answer, _settled) = found.answer(Deadline::never()).await;
         assert_eq!(answer.unwrap().outcome, Outcome::Kv(KvOutcome::Added { value }));
     }
     assert!(unclaimed.claim(MARK).is_none(), "once");

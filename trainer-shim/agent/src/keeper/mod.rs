@@ -32,7 +32,8 @@
 //!   the rest.
 //! * A command is recorded with its session and sequence, then sent. The next agent repeats it
 //!   there, and the cluster gives the same answer to a command that it has applied. The place in
-//!   the session is given back only when the answer is recorded with its connection.
+//!   the session is given back only when the answer is recorded with its connection, or when that
+//!   record is void: the connection closes, and no other agent goes on with it.
 //! * Reads are asked again, waits are parked again: they change nothing.
 //! * Two agents never run at once: the next is started when the one before was waited for.
 //!

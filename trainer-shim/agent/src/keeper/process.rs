@@ -79,6 +79,8 @@ pub enum Said {
     Replaced,
     /// The agent is not replaced, for this reason.
     NotReplaced(String),
+    /// A message of the agent is ignored, for this reason: a newer agent may have others.
+    NotUnderstood(String),
 }
 
 /// How agents are started.
@@ -387,9 +389,16 @@ impl<S: Start> Keeper<S> {
             match wire::receive::<ToKeeper>(socket, RecvFlags::DONTWAIT) {
                 Ok(Some((message, descriptors))) => self.obey(agent, message, descriptors),
                 Ok(None) => agent.socket = None,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => agent.socket = None,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    // The kernel reports once that an agent ended with messages unread; those
+                    // that it had sent follow.
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionReset => {}
+                    io::ErrorKind::InvalidData => {
+                        self.start.say(Said::NotUnderstood(error.to_string()));
+                    }
+                    _ => agent.socket = None,
+                },
             }
         }
     }
@@ -529,25 +538,4 @@ pub fn in_words(status: ExitStatus) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whether all of these in a row, each before it was up, are too much.
-    fn are_too_much(waits: &[i32]) -> bool {
-        let mut lost = Lost::default();
-        waits.iter().any(|wait| lost.is_too_much(ExitStatus::from_raw(*wait), false))
-    }
-
-    #[test]
-    fn what_is_kept_is_given_up_after_few_defects_or_many_kills() {
-        let (kill, abort) = (Signal::SIGKILL as i32, Signal::SIGABRT as i32);
-        assert!(!are_too_much(&[kill; KILLS_MAX as usize - 1]));
-        assert!(are_too_much(&[kill; KILLS_MAX as usize]));
-        assert!(!are_too_much(&[abort; DEATHS_MAX as usize - 1]));
-        assert!(are_too_much(&[abort; DEATHS_MAX as usize]));
-        let mut lost = Lost::default();
-        for was_up in [false, false, false, false, true, false, false, false, false] {
-            assert!(!lost.is_too_much(ExitStatus::from_raw(abort), was_up), "one was up");
-        }
-    }
-}
+mod tests;

@@ -24,6 +24,7 @@ use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tracing::error;
 
 use super::journal::{Journal, Record};
 use super::link::KeptSocket;
@@ -42,8 +43,12 @@ const WAIT_BEGAN: u8 = 10;
 
 /// A journal that has grown by so much begins anew when its connection is at rest.
 const SLACK_BYTES: u64 = 64 * 1024;
-/// A journal that has grown by so much reads nothing more until it has begun anew.
+/// A journal that has grown by so much, besides input that is not carried out, reads nothing more
+/// until it has begun anew.
 const GROWTH_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Most such input that a journal takes beyond that. With its base it stays far below
+/// [`JOURNAL_BYTES_MAX`](super::journal::JOURNAL_BYTES_MAX).
+const HELD_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Most bytes, and most calls, of one connection. No connection gets there: a larger count is
 /// forged.
@@ -102,7 +107,8 @@ pub enum Happened {
     Launches,
 }
 
-/// Writes down one connection, or, without a keeper, nothing.
+/// Writes down one connection, or, without a keeper, nothing. Dropped with its connection: what is
+/// recorded is void from then on.
 #[derive(Debug, Default)]
 pub struct Recorder(Option<Box<Recording>>);
 
@@ -143,20 +149,23 @@ impl Recorder {
     pub fn open(socket: KeptSocket, memory: OwnedFd) -> io::Result<(Recorder, Recorded)> {
         let (journal, records) = Journal::open(memory)?;
         if !journal.is_believed() {
-            return Err(io::Error::other("its records are damaged"));
+            return Err(io::Error::other("it was being closed, or its records are damaged"));
         }
         let mut base = Base { may_tell_attempt: true, ..Base::default() };
-        let mut happened = Vec::new();
+        let (mut base_bytes, mut happened) = (0, Vec::new());
         for record in records {
             match record.kind {
-                BASE => base = decode(&record.bytes)?,
+                BASE => {
+                    base_bytes = record.bytes.len() as u64;
+                    base = decode(&record.bytes)?;
+                }
                 _ => happened.push(of_record(record)?),
             }
         }
         let mut recording = Recording {
             socket,
             journal,
-            base_bytes: 0,
+            base_bytes,
             input: counted(base.input, base.tail.len() as u64)?,
             output: counted(base.output, 0)?,
             calls: counted(base.calls, 0)?,
@@ -297,16 +306,18 @@ impl Recorder {
         }
     }
 
-    /// Whether the journal has room for more.
-    pub fn has_room(&self) -> bool {
-        self.0.as_ref().is_none_or(|recording| recording.growth() < GROWTH_BYTES_MAX)
+    /// Whether the journal has room for more. `held`: bytes of its input that are not carried out;
+    /// their number has a bound of its own.
+    pub fn has_room(&self, held: usize) -> bool {
+        let growth_max = GROWTH_BYTES_MAX + (held as u64).min(HELD_BYTES_MAX);
+        self.0.as_ref().is_none_or(|recording| recording.growth() < growth_max)
     }
 
     /// Whether it should begin anew. One without room always does, however long the incomplete
     /// message in its base is: it would read nothing more.
     pub fn wants_base(&self) -> bool {
         let Some(recording) = &self.0 else { return false };
-        recording.growth() > SLACK_BYTES + recording.base_bytes || !self.has_room()
+        recording.growth() > SLACK_BYTES + recording.base_bytes || !self.has_room(0)
     }
 
     /// Begins anew from a connection at rest; its last `undecoded` bytes are of an incomplete
@@ -328,6 +339,16 @@ impl Recorder {
         recording.base_bytes = recording.journal.bytes();
         recording.is_stirred = false;
         Ok(())
+    }
+}
+
+impl Drop for Recording {
+    /// Its connection closes, and the keeper is notified and not waited for: no other agent goes
+    /// on with it.
+    fn drop(&mut self) {
+        if let Err(error) = self.journal.believe(false) {
+            error!(%error, "cannot record that a connection closes: a replacement agent would go on with it");
+        }
     }
 }
 
@@ -403,6 +424,26 @@ fn counted(count: u64, more: u64) -> io::Result<u64> {
 mod tests {
     use super::super::journal::memory;
     use super::*;
+
+    #[test]
+    fn input_that_is_not_carried_out_takes_no_room_from_more() {
+        let (mut recorder, _) =
+            Recorder::open(KeptSocket::unheard(1), memory("test").unwrap()).unwrap();
+        recorder.happened(INPUT, &vec![0; GROWTH_BYTES_MAX as usize]);
+        assert!(!recorder.has_room(0) && recorder.wants_base());
+        assert!(recorder.has_room(1024));
+    }
+
+    #[test]
+    fn no_other_agent_goes_on_with_a_connection_that_closes() {
+        let memory = memory("test").unwrap();
+        let open = || Recorder::open(KeptSocket::unheard(1), memory.try_clone().unwrap());
+        let (mut recorder, _) = open().unwrap();
+        recorder.received(false);
+        recorder.commit().unwrap();
+        drop(recorder);
+        assert!(open().is_err());
+    }
 
     #[test]
     fn counts_that_no_connection_has_are_an_error() {

@@ -97,7 +97,8 @@ pub fn send(
     Ok(())
 }
 
-/// Receives a message; `None` when the other end is closed.
+/// Receives a message; `None` when the other end is closed. One that cannot be read is an error of
+/// the kind [`io::ErrorKind::InvalidData`].
 pub fn receive<M: DeserializeOwned>(
     socket: impl AsFd,
     flags: RecvFlags,
@@ -118,7 +119,9 @@ pub fn receive<M: DeserializeOwned>(
     if got.bytes == 0 {
         return Ok(None);
     }
-    Ok(Some((serde_json::from_slice(&bytes[..got.bytes])?, descriptors)))
+    let message = serde_json::from_slice(&bytes[..got.bytes])
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Ok(Some((message, descriptors)))
 }
 
 #[cfg(test)]

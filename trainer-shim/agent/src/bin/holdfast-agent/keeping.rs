@@ -156,6 +156,10 @@ impl<E: Fn(Signal, bool) -> bool> Start for Agent<E> {
             ),
             Said::Replaced => format!("the agent is replaced by {}", self.path.display()),
             Said::NotReplaced(reason) => format!("the agent is not replaced: {reason}"),
+            Said::NotUnderstood(reason) => format!(
+                "the keeper ignores a message of the agent that it cannot read ({reason}); the agent \
+                 may be of a newer version"
+            ),
         };
         self.output.say(format_args!("holdfast-agent: {text}"));
     }

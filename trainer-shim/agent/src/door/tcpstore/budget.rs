@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// A budget of which less than this part is used is ample.
+const AMPLE_PART: usize = 4;
+
 /// A bound on the bytes that all connections hold together.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Shared>);
@@ -38,7 +41,7 @@ impl Budget {
 
     /// Bytes held by all accounts.
     #[cfg(test)]
-    fn used(&self) -> usize {
+    pub(super) fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
     }
 }
@@ -67,6 +70,12 @@ impl Account {
         }
         self.held = bytes;
         Ok(())
+    }
+
+    /// Whether the budget is ample: this connection may hold more than others usually do.
+    pub fn is_ample(&self) -> bool {
+        let shared = &self.budget.0;
+        shared.used.load(Ordering::Relaxed) < shared.max / AMPLE_PART
     }
 }
 
@@ -100,6 +109,16 @@ mod tests {
         assert_eq!(budget.used(), 110);
         greedy.set(90).unwrap();
         assert!(greedy.set(95).is_err(), "the budget is used up by then");
+    }
+
+    #[test]
+    fn a_budget_is_ample_while_little_of_it_is_used() {
+        let budget = Budget::new("bytes_max", 100, 10);
+        let (mut greedy, modest) = (budget.account(), budget.account());
+        greedy.set(24).unwrap();
+        assert!(modest.is_ample());
+        greedy.set(25).unwrap();
+        assert!(!modest.is_ample());
     }
 
     #[test]

@@ -133,6 +133,9 @@ const BLOB_OVERHEAD_BYTES: usize = 32;
 /// While others wait to see a client's writes, this many times `queued_bytes_max`
 /// may be queued: bytes left in the socket are not seen.
 const QUEUED_FOR_OTHERS_FACTOR: usize = 4;
+/// While the store does not answer, this many times `message_bytes_max` may be queued: a WAIT may
+/// come behind the longest message, and a CANCEL_WAIT behind that.
+const QUEUED_FOR_CANCEL_MESSAGES: usize = 2;
 /// A reply buffer larger than this is given back when it is empty.
 const IDLE_OUTPUT_BYTES: usize = 1024;
 
@@ -319,7 +322,18 @@ impl Connection {
     /// others wait to see what its client has written.
     pub fn wants_input(&self, others_wait: bool) -> bool {
         let factor = if others_wait { QUEUED_FOR_OTHERS_FACTOR } else { 1 };
-        let queued_bytes_max = self.mapping.limits.queued_bytes_max.saturating_mul(factor);
+        self.has_room(self.mapping.limits.queued_bytes_max.saturating_mul(factor))
+    }
+
+    /// Whether to read on although enough is queued, while the store does not answer: its client
+    /// may wait, and a CANCEL_WAIT is answered at once unless a reply is owed before.
+    pub fn wants_cancel(&self) -> bool {
+        let message_bytes_max = self.mapping.limits.message_bytes_max;
+        self.owed == 0
+            && self.has_room(message_bytes_max.saturating_mul(QUEUED_FOR_CANCEL_MESSAGES))
+    }
+
+    fn has_room(&self, queued_bytes_max: usize) -> bool {
         !self.input_ended
             && !self.failed
             && !self.is_unread()
@@ -387,6 +401,11 @@ impl Connection {
     /// The client reads no more replies; what was received is still carried out.
     pub fn discard_replies(&mut self) {
         self.sent(self.unsent().len());
+    }
+
+    /// Bytes of the messages that are not carried out.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.queued_bytes
     }
 
     /// Bytes that the connection holds.

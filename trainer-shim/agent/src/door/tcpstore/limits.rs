@@ -33,7 +33,9 @@ pub struct Limits {
     pub command_keys_max: usize,
     /// Complete messages of one connection that wait for their turn; reading
     /// pauses beyond it, or beyond four times as much while other connections
-    /// wait to see what its client wrote.
+    /// wait to see what its client wrote. Where the store does not answer, and
+    /// less than a quarter of `budget_bytes_max` is used, it pauses beyond twice
+    /// `message_bytes_max`: a CANCEL_WAIT may come.
     pub queued_bytes_max: usize,
     /// Answers that a client has not read yet; no further operation of that
     /// connection that has an answer starts beyond it.
@@ -41,8 +43,8 @@ pub struct Limits {
     /// How long a client may leave its answers unread without any progress.
     #[serde(with = "text_duration")]
     pub unread_time_max: Duration,
-    /// Bytes of keys in all WAITs that are open: the store's client keeps them
-    /// to be able to move them to the next leader.
+    /// Bytes of keys in all WAITs that are open, as they are sent: the store's
+    /// client keeps them to be able to move them to the next leader.
     pub wait_budget_bytes_max: usize,
     /// Open connections; one more is closed at once.
     pub connections_max: usize,

@@ -272,13 +272,13 @@ impl Door {
         self.0.unclaimed.give_up();
     }
 
-    fn mapping(&self, namespace: Namespace) -> Mapping {
+    pub(super) fn mapping(&self, namespace: Namespace) -> Mapping {
         let limits = self.0.options.limits.clone();
         Mapping { scope: self.0.scope.clone(), namespace, limits }
     }
 
     /// A connection to serve; `None` if there are too many.
-    fn admit(
+    pub(super) fn admit(
         &self,
         stream: TcpStream,
         ends: Connection,

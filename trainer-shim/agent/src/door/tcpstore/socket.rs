@@ -10,6 +10,9 @@ mod asked;
 mod closed;
 mod restored;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::io;
 use std::mem;
@@ -19,6 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use holdfast_api::frame::encoded_bytes;
 use holdfast_api::{Condition, Read, ReadOutcome, Revision};
 use holdfast_client::{Client, Error, Settled};
 use tokio::net::TcpStream;
@@ -48,6 +52,9 @@ const READ_BYTES: usize = 64 * 1024;
 const READS_PER_TURN: usize = 16;
 /// A connection's keys that are looked at for those of a launcher.
 const FIRST_KEYS_MAX: usize = 1_024;
+/// After this time without an answer of the store a connection is read on although enough of it is
+/// queued, where memory is ample: its client may wait, and give that up.
+const PROMPT_TIME_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct Task {
     shared: Arc<Shared>,
@@ -60,9 +67,11 @@ pub(super) struct Task {
     connection: Connection,
     /// What the other connections see of it.
     sender: Sender,
-    /// Record for an agent that follows this one.
+    /// Record for an agent that follows this one. Above the places in the session of its calls,
+    /// so that it is dropped, and void, before they are given back.
     recorder: Recorder,
-    /// The place in the session of a call whose answer is not recorded yet.
+    /// The place in the session of a call whose answer is not recorded yet, or of one without an
+    /// answer.
     settled: Option<Settled>,
     /// Whether the last read found the socket's end, and whether all of it is taken in.
     is_dry: bool,
@@ -71,8 +80,10 @@ pub(super) struct Task {
     wait_account: Account,
     /// The operation whose call is open; named in the reason for closing.
     calling: Op,
+    /// Since when that call is open.
+    calling_since: Instant,
     call: Asked<Answered>,
-    wait: Asked<Revision>,
+    wait: Asked<Result<Revision, Error>>,
     /// Conditions of its wait; known where it is recorded.
     wait_conditions: Option<Vec<Condition>>,
     /// The revision at which its wait began, once the store has told it.
@@ -132,6 +143,7 @@ impl Task {
             account: shared.budget.account(),
             wait_account: shared.wait_budget.account(),
             calling: Op::Validate,
+            calling_since: Instant::now(),
             call: None,
             wait: None,
             wait_conditions: None,
@@ -183,7 +195,9 @@ impl Task {
                     (None, None) => Closed::ByClient,
                 };
             }
-            let reads = !self.ended && self.asking.is_none() && self.wants_input();
+            let now = Instant::now();
+            let reads = !self.ended && self.asking.is_none() && self.wants_input(now);
+            let late_at = self.late_at().filter(|at| !reads && *at > now);
             let unread = self.unread_until();
             let step = tokio::select! {
                 biased;
@@ -202,6 +216,7 @@ impl Task {
                     Ok(())
                 }
                 () = self.sender.wanted(), if !reads => Ok(()),
+                () = until(late_at) => Ok(()),
                 _ = self.stream.writable(), if unread.is_some() => Ok(()),
                 () = until(unread) => {
                     Err(Closed::Unread(self.shared.options.limits.unread_time_max))
@@ -239,6 +254,17 @@ impl Task {
     /// Does everything that can be done without waiting.
     fn advance(&mut self) -> Result<(), Closed> {
         loop {
+            self.advance_within_room()?;
+            // Complete messages may be left that the journal had no room for.
+            if !self.begin_anew()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The same, as far as the journal has room.
+    fn advance_within_room(&mut self) -> Result<(), Closed> {
+        loop {
             let received = self.decode();
             self.recorder.starts();
             let started = self.start()?;
@@ -246,7 +272,7 @@ impl Task {
             self.recorder.commit()?;
             self.settled = None;
             // Before a reply leaves: its client's next bytes count.
-            let counts = self.connection.counts();
+            let counts = self.counts();
             self.sender.took_in(self.is_taken_in, self.is_dry, counts);
             let sent = self.send();
             if !(received || started || sent) {
@@ -256,14 +282,13 @@ impl Task {
         let held =
             self.decoder.held_bytes() + self.connection.held_bytes() + self.sender.held_bytes();
         self.account.set(held)?;
-        self.begin_anew()?;
         Ok(())
     }
 
-    /// Shortens what is recorded, where it is long and all of it is over.
-    fn begin_anew(&mut self) -> io::Result<()> {
+    /// Shortens what is recorded, where it is long and all of it is over. Answers whether it did.
+    fn begin_anew(&mut self) -> io::Result<bool> {
         if !self.recorder.wants_base() || self.asking.is_some() || !self.connection.is_at_rest() {
-            return Ok(());
+            return Ok(false);
         }
         let rest = Base {
             may_tell_attempt: self.may_tell_attempt,
@@ -272,18 +297,34 @@ impl Task {
             waits_since: self.wait_since,
             ..Base::default()
         };
-        self.recorder.begin_anew(rest, self.decoder.undecoded_bytes())
+        self.recorder.begin_anew(rest, self.decoder.undecoded_bytes())?;
+        Ok(true)
     }
 
-    fn wants_input(&self) -> bool {
-        self.connection.wants_input(self.sender.is_wanted()) && self.recorder.has_room()
+    /// Whether what its client sends now is seen by others.
+    fn counts(&self) -> bool {
+        // A client that waits for the answer to its PING has not returned from its call.
+        self.asking.is_none() && self.connection.counts()
+    }
+
+    /// From when on the store takes long to answer its open call.
+    fn late_at(&self) -> Option<Instant> {
+        self.call.as_ref().map(|_| self.calling_since + PROMPT_TIME_MAX)
+    }
+
+    fn wants_input(&self, now: Instant) -> bool {
+        let is_late = self.late_at().is_some_and(|at| at <= now);
+        let wants_input = self.connection.wants_input(self.sender.is_wanted())
+            || is_late && self.account.is_ample() && self.connection.wants_cancel();
+        let held = self.connection.queued_bytes() + self.decoder.undecoded_bytes();
+        wants_input && self.recorder.has_room(held)
     }
 
     /// Hands complete messages on, as many as are wanted.
     fn decode(&mut self) -> bool {
-        let mut received = false;
+        let (mut received, now) = (false, Instant::now());
         self.is_taken_in = false;
-        while self.asking.is_none() && self.wants_input() {
+        while self.asking.is_none() && self.wants_input(now) {
             match self.decoder.next_message() {
                 Ok(Some(message)) => {
                     self.meet(&message);
@@ -338,8 +379,8 @@ impl Task {
             started = true;
             match action {
                 Action::Call { op, call, replied } => {
-                    self.calling = op;
                     let now = Instant::now();
+                    (self.calling, self.calling_since) = (op, now);
                     let hold = match &call {
                         Call::Read(Read::Check { keys, .. }) => {
                             self.pace.asks(keys, self.shared.beat, now)
@@ -365,8 +406,8 @@ impl Task {
         conditions: Vec<Condition>,
         since: Option<Revision>,
     ) -> Result<(), BudgetExceeded> {
-        let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
-        self.wait_account.set(bytes)?;
+        // As many as the store's client holds.
+        self.wait_account.set(encoded_bytes(&conditions))?;
         self.entry.waits(&conditions);
         self.wait_conditions = self.recorder.is_on().then(|| conditions.clone());
         let (began, told) = oneshot::channel();
@@ -448,12 +489,9 @@ impl Task {
         });
     }
 
-    fn answered(&mut self, answered: Result<Answered, Error>) -> Result<(), Closed> {
+    fn answered(&mut self, Answered { answer, settled }: Answered) -> Result<(), Closed> {
         let op = self.calling;
-        let answer = answered.map(|Answered { answer, settled }| {
-            self.settled = settled;
-            answer
-        });
+        self.settled = settled;
         let answer = answer
             .or_else(|error| match too_long(&error) {
                 Some(refusal) if op == Op::MultiGet => {

@@ -2,11 +2,9 @@
 //! then it goes on.
 
 use std::io;
-use std::pin::pin;
 
 use anyhow::{Context, bail, ensure};
-use holdfast_api::Effectiveness;
-use holdfast_client::{InFlight, Mark};
+use holdfast_client::{Deadline, InFlight, Mark};
 use rustix::net::{RecvFlags, recv};
 
 use super::*;
@@ -43,7 +41,11 @@ impl Task {
         }
         // Others see from the beginning what its client wrote before.
         self.decode();
-        let counts = self.connection.counts();
+        if self.begin_anew()? {
+            // The journal may have had no room for complete messages.
+            self.decode();
+        }
+        let counts = self.counts();
         self.sender.took_in(self.is_taken_in, false, counts);
         Ok(self)
     }
@@ -162,7 +164,7 @@ impl Task {
 
     fn ask_again(&mut self, pending: Pending) -> anyhow::Result<()> {
         let Pending { op, call, replied, mark } = pending;
-        self.calling = op;
+        (self.calling, self.calling_since) = (op, Instant::now());
         let in_flight = mark.and_then(|mark| self.shared.unclaimed.claim(mark));
         self.call = Some(match in_flight {
             Some(in_flight) => {
@@ -183,18 +185,12 @@ impl Task {
 
 impl Shared {
     /// The answer to what another process had sent.
-    fn answer_to(&self, in_flight: InFlight) -> BoxFuture<'static, Result<Answered, Error>> {
+    fn answer_to(&self, in_flight: InFlight) -> BoxFuture<'static, Answered> {
         let patience = self.options.store_lost_deadline;
         Box::pin(async move {
-            let late = || Error::Timeout {
-                outcome: Effectiveness::Unknown,
-                reason: "what the agent before had sent was not answered".to_owned(),
-            };
-            let answer = pin!(in_flight.answer());
-            let answered = tokio::time::timeout(patience, answer).await;
-            let (answer, settled) = answered.map_err(|_| late())?;
-            let answer = CallAnswer::Proposed(answer?.outcome);
-            Ok(Answered { answer, settled: Some(settled) })
+            let (answer, settled) = in_flight.answer(Deadline::after(patience)).await;
+            let answer = answer.map(|answer| CallAnswer::Proposed(answer.outcome));
+            Answered { answer, settled: Some(settled) }
         })
     }
 }

@@ -1,0 +1,132 @@
+//! The task of one connection over a real socket, without a store.
+
+use std::io::{Read as _, Write as _};
+use std::pin::pin;
+
+use futures::poll;
+use holdfast_api::{Blob, Command, KeyEntry, KvOp, Scope, Until};
+use holdfast_client::Mark;
+use holdfast_trainer_shim::link::Users;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::door::tcpstore::Limits;
+use crate::door::tcpstore::serve::{Door, Options};
+use crate::guard::Guard;
+use crate::keeper::journal::memory;
+use crate::keeper::link::KeptSocket;
+use crate::namespace::Namespace;
+
+/// A door in front of a store without nodes: port 1 has no listener.
+fn door(single_attempt: bool) -> Door {
+    let client = Client::new(holdfast_client::Options::new(vec!["127.0.0.1:1".to_owned()]));
+    let options = Options {
+        store_lost_deadline: Duration::from_secs(60),
+        single_attempt,
+        limits: Limits::default(),
+        guard: Guard::new(Users::default()),
+    };
+    Door::new(client, Scope::default(), options)
+}
+
+/// A connection of the door, and its client.
+struct End {
+    client: std::net::TcpStream,
+    task: Task,
+}
+
+impl End {
+    async fn new(door: &Door, recorder: Recorder) -> End {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let local = listener.local_addr().unwrap();
+        let client = std::net::TcpStream::connect(local).unwrap();
+        let (stream, peer) = listener.accept().await.unwrap();
+        let mapping = door.mapping(Namespace::first());
+        let task = door.admit(stream, Ends { peer, local }, &mapping, recorder).unwrap();
+        End { client, task }
+    }
+
+    /// Its client sends these, and they are read.
+    async fn sends(&mut self, messages: &[Message]) {
+        let mut bytes = Vec::new();
+        messages.iter().for_each(|message| message.encode(&mut bytes));
+        self.client.write_all(&bytes).unwrap();
+        let all = self.task.decoder.undecoded_bytes() + bytes.len();
+        while self.task.decoder.undecoded_bytes() < all {
+            self.task.stream.readable().await.unwrap();
+            self.task.read();
+        }
+        self.task.stream.writable().await.unwrap();
+    }
+
+    /// The next replies to its client.
+    fn receives<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.client.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// A recorder of a connection that has just come.
+fn recorder() -> Recorder {
+    Recorder::open(KeptSocket::unheard(1), memory("test").unwrap()).unwrap().0
+}
+
+#[tokio::test]
+async fn what_a_full_journal_leaves_undecoded_is_taken_in_when_it_has_begun_anew() {
+    let mut end = End::new(&door(true), recorder()).await;
+    let value = Some(Blob::from(vec![0; 8 * 1024 * 1024]));
+    let entry = KeyEntry { key: "/k".into(), value, created: 1, modified: 1, version: 1 };
+    end.task.recorder.answered(&CallAnswer::Read(ReadOutcome::Entry(Some(entry))));
+    assert!(!end.task.recorder.has_room(0), "it takes in nothing");
+    end.sends(&[Message::Validate, Message::Ping { nonce: 7 }]).await;
+    end.task.advance().unwrap();
+    assert_eq!(end.task.decoder.undecoded_bytes(), 0, "no byte comes that would wake it");
+    assert_eq!(end.receives::<4>(), 7_u32.to_le_bytes());
+}
+
+#[tokio::test]
+async fn nobody_waits_for_what_a_client_sends_while_its_process_is_looked_up() {
+    let door = door(false);
+    let (mut end, other) =
+        (End::new(&door, Recorder::default()).await, End::new(&door, Recorder::default()).await);
+    let key = Blob::from("/k");
+    let set = Message::Set { key: key.clone(), value: "v".into() };
+    end.sends(&[Message::Validate, Message::Ping { nonce: 7 }, set]).await;
+    end.task.advance().unwrap();
+    assert!(end.task.asking.is_some());
+    let call = Call::Read(Read::Get { scope: Scope::default(), key });
+    let looks = other.task.sender.before(true);
+    assert!(poll!(pin!(looks.passed(&call))).is_ready(), "its client waits for the PONG");
+    // From its PONG on what it has sent counts.
+    end.task.asking = None;
+    end.task.advance().unwrap();
+    assert_eq!(end.receives::<4>(), 7_u32.to_le_bytes());
+    let looks = other.task.sender.before(true);
+    assert!(poll!(pin!(looks.passed(&call))).is_pending(), "the SET is not committed");
+}
+
+/// The clock leaps when all tasks are idle.
+#[tokio::test(start_paused = true)]
+async fn a_command_without_an_answer_holds_its_place_in_the_session() {
+    let end = End::new(&door(true), Recorder::default()).await;
+    let op = KvOp::Add { key: "/n".into(), delta: 1 };
+    let call = Call::Propose(Command::Kv { scope: Scope::default(), op });
+    let (client, before) = (end.task.client.clone(), end.task.sender.before(true));
+    let mark = Some(Mark { caller: 1, nth: 1 });
+    let answered = end.task.shared.call(client, call, before, None, mark).await;
+    assert!(answered.answer.is_err() && answered.settled.is_some());
+}
+
+#[tokio::test]
+async fn many_short_keys_of_a_wait_are_charged_with_what_goes_with_them() {
+    const KEYS: usize = 10_000;
+    let mut end = End::new(&door(true), Recorder::default()).await;
+    let until = Until::Exists;
+    let key = |n| Condition { key: Blob::from(format!("/{n}")), until };
+    end.task.begin_wait((0..KEYS).map(key).collect(), None).unwrap();
+    let used = end.task.shared.wait_budget.used();
+    assert!(used > 20 * KEYS, "{used} bytes");
+    end.task.stop_waiting();
+    assert_eq!(end.task.shared.wait_budget.used(), 0);
+}
