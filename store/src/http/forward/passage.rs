@@ -129,13 +129,17 @@ async fn open(
         drop(connection.await);
     });
     let mut answer = std::pin::pin!(sender.send_request(request));
+    let mut is_over = false;
     let answer = tokio::select! {
         biased;
         answer = &mut answer => answer,
-        () = &mut connection => answer.await,
+        () = &mut connection => {
+            is_over = true;
+            answer.await
+        }
     };
     let (head, body) = answer.map_err(|error| broken(error.to_string()))?.into_parts();
-    let body = Carried { connection: Some(connection), body };
+    let body = Carried { connection: (!is_over).then_some(connection), body };
     Ok((head.status, chosen(&head.headers, &PASSED_BACK), Body::new(body)).into_response())
 }
 
