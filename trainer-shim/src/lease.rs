@@ -225,20 +225,16 @@ impl Lease {
         command: LeaseCommand,
         deadline: Deadline,
     ) -> Result<(Lease, Met), Error> {
-        let command = Command::Lease(command);
+        let mut wish = Wish { command, deadline };
         let (asked_at, answer) = loop {
             let asked_at = boot_time();
-            match client.propose(command.clone(), deadline).await {
+            let sent_until = wish.sent_until(Instant::now());
+            match client.propose(Command::Lease(wish.command.clone()), sent_until).await {
                 Ok(answer) => break (asked_at, answer),
-                // A cluster that was just founded, or is being upgraded, is
-                // not there yet.
-                Err(error)
-                    if error.code() == Code::FeatureLevel
-                        && deadline.instant().is_none_or(|at| Instant::now() < at) =>
-                {
-                    tokio::time::sleep(FEATURE_LEVEL_POLL).await;
-                }
-                Err(error) => return Err(error.into()),
+                Err(error) => match wish.after(&error, Instant::now()) {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => return Err(error.into()),
+                },
             }
         };
         let Outcome::Lease(granted) = answer.outcome else { return Err(unexpected("a grant")) };
@@ -455,6 +451,57 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 /// A number that no other process chooses.
+/// A request for a lease, until it is granted or given up.
+struct Wish {
+    command: LeaseCommand,
+    deadline: Deadline,
+}
+
+impl Wish {
+    /// Until when it may be sent: the store knows it as the same one until its lease has ended.
+    fn sent_until(&self, now: Instant) -> Deadline {
+        let ttl_ms = match &self.command {
+            LeaseCommand::Grant { ttl_ms, .. } | LeaseCommand::Join { ttl_ms, .. } => *ttl_ms,
+            _ => return self.deadline,
+        };
+        let ends = now.checked_add(Duration::from_millis(ttl_ms));
+        match (self.deadline.instant(), ends) {
+            (Some(deadline), Some(ends)) => Deadline::at(deadline.min(ends)),
+            (_, None) => self.deadline,
+            (None, Some(ends)) => Deadline::at(ends),
+        }
+    }
+
+    /// The pause after which it is made again, anew if it may have been carried out; none if it
+    /// is not.
+    fn after(&mut self, error: &holdfast_client::Error, now: Instant) -> Option<Duration> {
+        use holdfast_client::Error::{Timeout, Unreachable};
+        if self.deadline.instant().is_some_and(|at| now >= at) {
+            return None;
+        }
+        // A cluster that was just founded, or is being upgraded, is not there yet.
+        if error.code() == Code::FeatureLevel {
+            return Some(FEATURE_LEVEL_POLL);
+        }
+        if !matches!(error, Timeout { .. } | Unreachable { .. }) {
+            return None;
+        }
+        if error.outcome() == Effectiveness::None {
+            return Some(Duration::ZERO);
+        }
+        match &mut self.command {
+            // A second one would end the run that the first one may have opened, and with it
+            // whoever has come to that since.
+            LeaseCommand::Join { run: RunChoice::New, takeover: true, .. } => None,
+            LeaseCommand::Grant { nonce: of, .. } | LeaseCommand::Join { nonce: of, .. } => {
+                *of = nonce();
+                Some(Duration::ZERO)
+            }
+            _ => None,
+        }
+    }
+}
+
 pub(crate) fn nonce() -> Nonce {
     let mut random = rand::rng();
     Nonce(random.random(), random.random())
@@ -472,5 +519,43 @@ mod tests {
     fn a_lease_is_renewed_several_times_in_its_ttl_and_never_all_the_time() {
         assert_eq!(renewal_interval(Duration::from_secs(5)), Duration::from_millis(1_250));
         assert_eq!(renewal_interval(Duration::ZERO), RENEWAL_INTERVAL_MIN);
+    }
+    #[test]
+    fn a_request_that_may_have_been_carried_out_is_not_made_twice_as_the_same_one() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let join = |run, takeover| Wish {
+            command: LeaseCommand::Join {
+                job: "job".parse().unwrap(),
+                run,
+                takeover,
+                nonce: Nonce(1, 2),
+                host: "a".to_owned(),
+                ttl_ms: 5_000,
+                store_lost_ms_max: None,
+            },
+            deadline: Deadline::at(now + 60 * second),
+        };
+        let timeout = |outcome| {
+            let reason = "an answer".to_owned();
+            holdfast_client::Error::Timeout { outcome, reason }
+        };
+        let mut auto = join(RunChoice::Auto, false);
+        assert_eq!(auto.sent_until(now), Deadline::at(now + 5 * second));
+        assert_eq!(auto.sent_until(now + 58 * second), Deadline::at(now + 60 * second));
+        let nonce_of = |wish: &Wish| match &wish.command {
+            LeaseCommand::Join { nonce, .. } => *nonce,
+            _ => panic!("it is a join"),
+        };
+        let (none, unknown) = (timeout(Effectiveness::None), timeout(Effectiveness::Unknown));
+        assert_eq!(auto.after(&none, now), Some(Duration::ZERO));
+        assert_eq!(nonce_of(&auto), Nonce(1, 2));
+        assert_eq!(auto.after(&unknown, now), Some(Duration::ZERO));
+        assert_ne!(nonce_of(&auto), Nonce(1, 2));
+        assert_eq!(auto.after(&none, now + 60 * second), None);
+        let mut takeover = join(RunChoice::New, true);
+        assert_eq!(takeover.after(&none, now), Some(Duration::ZERO));
+        assert_eq!(takeover.after(&unknown, now), None);
+        let closed = holdfast_client::Error::Closed { outcome: Effectiveness::None };
+        assert_eq!(takeover.after(&closed, now), None);
     }
 }
