@@ -214,3 +214,12 @@ fn package_of(python: &Path) -> PathBuf {
     let text = String::from_utf8(output.stdout).expect("a path in UTF-8");
     PathBuf::from(text.trim())
 }
+
+#[test]
+fn who_looks_for_its_sockets_gives_up_no_lock_on_a_file() {
+    let Some(python) = python::with_package() else { return };
+    let mut command = binaries::without_settings(&python);
+    command.arg(python::script("sockets_of_groups.py"));
+    let output = command.output().expect("the script runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -398,9 +398,15 @@ def mark():
     os.environ["HOLDFAST_CAPTURE"] = str(os.getpid())
 
 
+def mark_forked():
+    """The same in a process that was forked, unless its program has switched the capture off since."""
+    if os.environ.get("HOLDFAST_CAPTURE") != "off":
+        mark()
+
+
 def install():
     mark()
-    os.register_at_fork(after_in_child=mark)
+    os.register_at_fork(after_in_child=mark_forked)
     if WATCHED in sys.modules:
         change(sys.modules[WATCHED])
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -122,7 +123,7 @@ class ElasticGroup:
 
         self._generation, self._intact, self._in_use, self._arrived = 0, False, False, False
         self._members: tuple[Member, ...] = ()
-        self._closed = threading.Event()
+        self._closed, self._pid = threading.Event(), os.getpid()
         self._lock = threading.RLock()
         self._failed_alone, self._failure = 0, ""
         self._aborted = 0
@@ -255,8 +256,9 @@ class ElasticGroup:
             self._holds.revoke(self._generation, arguments.text("reason", reason)[:200], None)
 
     def close(self) -> None:
-        """Lets go of the communicator, and destroys the process group. Twice is as good as once."""
-        if self._closed.is_set():
+        """Lets go of the communicator, and destroys the process group. Twice is as good as once. In a process that was
+        forked since, nothing: the connections are those of its parent."""
+        if self._closed.is_set() or self._pid != os.getpid():
             return
         self._closed.set()
         self._intact = False

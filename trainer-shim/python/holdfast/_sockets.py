@@ -37,6 +37,9 @@ def _sockets() -> Iterator[socket.socket]:
     """TCP sockets, each by a descriptor of its own, so that nobody else's takes its place meanwhile."""
     for name in os.listdir("/proc/self/fd"):
         try:
+            # A copy of a file's descriptor that is closed would give up the locks that this process has on the file.
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
             copy = os.dup(int(name))
         except OSError:
             continue

@@ -30,10 +30,11 @@ TIMEOUT_DEFAULT = datetime.timedelta(seconds=300)
 
 def address() -> tuple[str, int]:
     """Where the agent of this host serves TCPStore clients, as ``holdfast-agent run`` says it:
-    ``HOLDFAST_TCPSTORE``, else ``MASTER_ADDR`` and ``MASTER_PORT``."""
+    ``HOLDFAST_TCPSTORE``, the first of several ports, else ``MASTER_ADDR`` and ``MASTER_PORT``."""
     warn_once()
     told = os.environ.get("HOLDFAST_TCPSTORE", "").partition(",")[0]
     host, _, port = told.rpartition(":")
+    host, port = host.removeprefix("[").removesuffix("]"), port.partition("-")[0]
     if not told:
         host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     if not host or not port.isdecimal():
