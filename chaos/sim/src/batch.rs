@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,7 +22,7 @@ pub struct Batch {
     pub jobs: Option<usize>,
     /// Whether the batch stops at the first failure.
     pub until_found: bool,
-    /// File that records the seeds that were tried.
+    /// Folder that keeps which seeds were tried.
     pub out: Option<PathBuf>,
 }
 
@@ -34,7 +35,7 @@ pub struct Totals {
     pub failed: u64,
     /// Seeds that ended without a verdict.
     pub unknown: u64,
-    /// Tried before, and not again.
+    /// Passed before, by this very program.
     pub skipped: u64,
 }
 
@@ -67,7 +68,7 @@ impl Batch {
     pub fn run(&self) -> anyhow::Result<Totals> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let (tried, kept) = match &self.out {
-            Some(out) => kept(out, &self.arguments)?,
+            Some(out) => kept(out, &program, &self.arguments)?,
             None => (BTreeSet::new(), None),
         };
         let totals = Totals::default();
@@ -91,7 +92,7 @@ impl Batch {
             eprintln!();
         }
         println!(
-            "seeds {}..{}: {passed} passed, {failed} failed, {unknown} unknown, {skipped} tried before; {:.0} s",
+            "seeds {}..{}: {passed} passed, {failed} failed, {unknown} unknown, {skipped} passed before; {:.0} s",
             self.seeds.0,
             self.seeds.1,
             begun.elapsed().as_secs_f64()
@@ -167,22 +168,49 @@ impl Batch {
     }
 }
 
-/// Which seeds were tried with these arguments, and where to note more.
-fn kept(out: &Path, arguments: &[String]) -> anyhow::Result<(BTreeSet<u64>, Option<File>)> {
+/// Which seeds this very program has passed with these arguments, and where to note more.
+fn kept(
+    out: &Path,
+    program: &Path,
+    arguments: &[String],
+) -> anyhow::Result<(BTreeSet<u64>, Option<File>)> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let words: Vec<&str> = arguments.iter().map(|word| word.trim_start_matches('-')).collect();
-    let path = out.join(format!("{}.tsv", words.join("-")));
+    let build = build(program)?;
+    let path = out.join(format!("{}-{build:016x}.tsv", words.join("-")));
     let text = fs::read_to_string(&path).unwrap_or_default();
-    let seed = |line: &str| line.split('\t').next()?.parse().ok();
-    let tried = text.lines().filter_map(seed).collect();
+    let tried = text.lines().filter_map(passed).collect();
     let file = File::options().append(true).create(true).open(&path);
     let file = file.with_context(|| format!("cannot write {}", path.display()))?;
     Ok((tried, Some(file)))
 }
 
+/// The seed of a line, if it passed: others are tried again.
+fn passed(line: &str) -> Option<u64> {
+    let mut fields = line.split('\t');
+    let seed = fields.next()?.parse().ok()?;
+    (fields.next() == Some("pass")).then_some(seed)
+}
+
+/// Tells a program from others, and from itself after a change.
+fn build(program: &Path) -> anyhow::Result<u64> {
+    let bytes = fs::read(program).with_context(|| program.display().to_string())?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&bytes);
+    Ok(hasher.finish())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seeds_that_did_not_pass_are_tried_again() {
+        assert_eq!(passed("7\tpass\tseed 7: pass; 12 lines"), Some(7));
+        assert_eq!(passed("8\tfail\tseed 8: fail; 12 lines"), None);
+        assert_eq!(passed("9\tunknown\t"), None);
+        assert_eq!(passed("1"), None);
+    }
 
     #[test]
     fn seeds_are_a_range_with_both_ends_or_one_number() {

@@ -244,7 +244,8 @@ impl Simulation {
             Fault::BitFlip => {
                 // A majority of whole disks is what the promise rests on.
                 let node = self.victim(false);
-                if !std::mem::replace(&mut self.flipped, true) {
+                if self.flipped.is_none() {
+                    self.flipped = Some(node);
                     self.stop_node(node, Power::Kept);
                     let bit = self.random.random();
                     if let Some(machine) = self.nodes.get(&node) {

@@ -52,17 +52,26 @@ fn entry(machine: &Machine, key: &str) -> Option<KeyEntry> {
 /// All that is wrong with a history that ended in this state.
 pub fn check(calls: &[Call], end: &Machine) -> Vec<Violation> {
     let mut wrong = Vec::new();
-    let mut puts: BTreeMap<&str, i64> = BTreeMap::new();
-    for call in calls.iter().filter(|call| call.answered.is_some()) {
+    // The highest number that was acknowledged, and how many puts were tried.
+    let mut puts: BTreeMap<&str, (Option<i64>, u64)> = BTreeMap::new();
+    for call in calls {
         if let Wish::Put { key, number } = &call.wish {
-            let latest = puts.entry(key).or_insert(*number);
-            *latest = (*latest).max(*number);
+            let (acknowledged, tried) = puts.entry(key).or_default();
+            *tried += 1;
+            if call.answered.is_some() {
+                *acknowledged = (*acknowledged).max(Some(*number));
+            }
         }
     }
-    for (key, acknowledged) in puts {
-        let ends_at = number(entry(end, key).and_then(|entry| entry.value).as_ref());
-        if ends_at < acknowledged {
+    for (key, (acknowledged, tried)) in puts {
+        let entry = entry(end, key);
+        let changes = entry.as_ref().map_or(0, |entry| entry.version);
+        let ends_at = number(entry.and_then(|entry| entry.value).as_ref());
+        if let Some(acknowledged) = acknowledged.filter(|acknowledged| ends_at < *acknowledged) {
             wrong.push(Violation::LostPut { key: key.to_owned(), acknowledged, ends_at });
+        }
+        if changes > tried {
+            wrong.push(Violation::DoubledPut { key: key.to_owned(), changes, tried });
         }
     }
     for counter in COUNTERS {

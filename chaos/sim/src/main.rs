@@ -103,7 +103,8 @@ struct Cli {
     /// Stop at the first seed that fails
     #[arg(long)]
     until_found: bool,
-    /// Folder that keeps which seeds were tried; tried ones are not tried again
+    /// Folder that keeps which seeds were tried; those that this very program has passed are not
+    /// tried again
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Seeds at a time [default: one for each processor]

@@ -114,8 +114,8 @@ pub struct Simulation {
     pub flapping: Option<(HostId, HostId)>,
     /// The crash point of this seed.
     pub crash_point: Option<Crashes>,
-    /// A bit of a disk was flipped, and a node was replaced: each once.
-    pub flipped: bool,
+    /// The node of whose disk a bit was flipped, and whether one was replaced: each once.
+    pub flipped: Option<NodeId>,
     replaced: bool,
     orders: Option<mpsc::UnboundedSender<Order>>,
     checks: Checks,
@@ -137,7 +137,7 @@ impl Simulation {
             records: Records::default(),
             flapping: None,
             crash_point: None,
-            flipped: false,
+            flipped: None,
             replaced: false,
             orders: None,
             checks: Checks::new(journal.clone()),
@@ -442,7 +442,7 @@ impl Simulation {
             let Err(why) = exit else { continue };
             if why.contains("was removed from cluster") {
                 machine.gone = true;
-            } else if why.contains("damaged") && self.flipped {
+            } else if why.contains("damaged") && self.flipped == Some(id) {
                 machine.gone = true;
                 self.replace(id);
             } else if !machine.disk.has_failed() && !self.options.syncs_lie {

@@ -9,6 +9,8 @@ use holdfast_api::{Generation, LeaseId, NodeId};
 pub enum Violation {
     /// An acknowledged put is not there.
     LostPut { key: String, acknowledged: i64, ends_at: i64 },
+    /// A key was changed more often than anybody tried to.
+    DoubledPut { key: String, changes: u64, tried: u64 },
     /// A counter ends below a number that was acknowledged.
     LostAdd { counter: &'static str, acknowledged: i64, ends_at: i64 },
     /// Two adds got the same number.

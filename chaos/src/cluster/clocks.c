@@ -26,9 +26,12 @@ struct clocks {
     _Atomic uint64_t reads;
 };
 
+// Looks at values that change, before they are taken as they are: who changes them may be gone.
+enum { LOOKS_MAX = 100000 };
+
 static struct clocks *clocks;
-// A monotonic clock never goes back, not even where its rate changes.
-static _Atomic int64_t latest;
+// A monotonic clock never goes back, not even where its rate changes: by its number.
+static _Atomic int64_t latest[CLOCK_BOOTTIME + 1];
 
 __attribute__((constructor)) static void map(void) {
     const char *path = getenv("CHAOS_CLOCKS");
@@ -39,21 +42,22 @@ __attribute__((constructor)) static void map(void) {
     if (mapped != MAP_FAILED) clocks = mapped;
 }
 
-static int64_t shifted(int64_t now, int is_wall) {
+static int64_t shifted(int64_t now, clockid_t clock, int is_wall) {
     uint64_t before;
     int64_t wall, offset, since, rate;
+    int looks = 0;
     do {
         before = atomic_load(&clocks->sequence);
         wall = atomic_load(&clocks->wall);
         offset = atomic_load(&clocks->offset);
         since = atomic_load(&clocks->since);
         rate = atomic_load(&clocks->rate);
-    } while ((before & 1) || before != atomic_load(&clocks->sequence));
-    if (wall != 0 || rate != 0) atomic_fetch_add(&clocks->reads, 1);
+    } while (((before & 1) || before != atomic_load(&clocks->sequence)) && ++looks < LOOKS_MAX);
+    if (is_wall ? wall != 0 : rate != 0) atomic_fetch_add(&clocks->reads, 1);
     if (is_wall) return now + wall;
     int64_t then = now + offset + (now > since ? (now - since) / 1000 * rate / 1000 : 0);
-    int64_t known = atomic_load(&latest);
-    while (then > known && !atomic_compare_exchange_weak(&latest, &known, then)) {
+    int64_t known = atomic_load(&latest[clock]);
+    while (then > known && !atomic_compare_exchange_weak(&latest[clock], &known, then)) {
     }
     return then > known ? then : known;
 }
@@ -64,7 +68,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     int is_monotonic = clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE ||
                        clock == CLOCK_MONOTONIC_RAW || clock == CLOCK_BOOTTIME;
     if (result != 0 || !clocks || !(is_wall || is_monotonic)) return result;
-    int64_t now = shifted(time->tv_sec * 1000000000LL + time->tv_nsec, is_wall);
+    int64_t now = shifted(time->tv_sec * 1000000000LL + time->tv_nsec, clock, is_wall);
     time->tv_sec = now / 1000000000LL;
     time->tv_nsec = now % 1000000000LL;
     return 0;

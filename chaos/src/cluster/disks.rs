@@ -79,6 +79,8 @@ impl Disk {
 
     /// Makes all writers wait from now on.
     pub(super) fn freeze(&self) -> anyhow::Result<()> {
+        // Otherwise it would freeze the file system of the folder, and all that is on it.
+        ensure!(device(&self.mount).is_some(), "{} is not mounted", self.mount.display());
         run("fsfreeze", &["-f"], &[&self.mount])
     }
 

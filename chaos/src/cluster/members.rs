@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use holdfast_api::{Admin, Code, NodeId};
+use holdfast_api::{Admin, Code, Effectiveness, NodeId};
 use holdfast_client::{Client, Deadline, Error};
 use tokio::time::Instant;
 
@@ -50,12 +50,14 @@ pub async fn wish(client: &Client, admin: &Admin) -> anyhow::Result<()> {
         if DONE_BEFORE.into_iter().any(|done| text.contains(done)) {
             return Ok(());
         }
-        // Retried: a learner that catches up, and another change that is in progress.
+        // Retried: a learner that catches up, another change that is in progress, and what may
+        // have been done.
         let later = matches!(
             &error,
             Error::Refused(problem)
                 if matches!(problem.code, Code::QuorumWouldBeLost | Code::Conflict)
-        ) || error.is_retryable();
+        ) || error.is_retryable()
+            || error.outcome() == Effectiveness::Unknown;
         if !later || began.elapsed() > PATIENCE {
             return Err(error).with_context(|| format!("{admin:?}"));
         }

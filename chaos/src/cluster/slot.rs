@@ -76,7 +76,10 @@ impl Slot {
             Some(End::Failed) => end.code() == Some(FAILED),
             #[cfg(feature = "planted")]
             Some(End::Crashed) => end.signal() == Some(Signal::SIGKILL as i32),
-            Some(End::Aborted) => end.signal() == Some(Signal::SIGABRT as i32),
+            // A thread that cannot be started is an error like others.
+            Some(End::Aborted) => {
+                end.signal() == Some(Signal::SIGABRT as i32) || end.code() == Some(FAILED)
+            }
         }
     }
 

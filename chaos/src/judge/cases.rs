@@ -3,7 +3,7 @@
 
 use super::by_hand::*;
 use super::{Checker, Verdict};
-use crate::operation::{Action, Answer, Operation};
+use crate::operation::{Action, Answer, Operation, ProcessSeen};
 
 /// Histories that a checker must reject, with a part of its message, and those that it
 /// must accept.
@@ -199,6 +199,11 @@ fn queue() -> Cases {
             ("came later", vec![pop(0, 1, "a"), push(2, 3, "a")]),
             ("popped only later", vec![push(0, 1, "a"), pop(2, 3, ""), pop(4, 5, "a")]),
             ("no more than 1", vec![push(0, 1, "a"), push(2, 3, "b"), lost(4), pop(5, 6, "")]),
+            ("no more than 0", vec![push(0, 1, "a"), pop(2, 3, ""), lost(4), pop(10, 11, "")]),
+            (
+                "came after them",
+                vec![push(0, 1, "a"), push(2, 3, "b"), pop(4, 5, "b"), lost(6), pop(7, 8, "")],
+            ),
         ],
         right: vec![
             vec![
@@ -216,6 +221,7 @@ fn queue() -> Cases {
             ],
             vec![push(0, 9, "a"), pop(1, 2, ""), pop(3, 4, "a")],
             vec![push(0, 1, "a"), push(2, 3, "b"), pop(4, 9, "b"), pop(5, 8, "a")],
+            vec![push(0, 1, "a"), push(2, 3, "b"), pop(4, 9, "b"), lost(5), pop(10, 11, "")],
         ],
     }
 }
@@ -305,6 +311,11 @@ fn watched() -> Cases {
 }
 
 fn leases() -> Cases {
+    let told = |at| {
+        let ended = ProcessSeen { process: 0, ended: Some(9), by_expiry: false };
+        let action = Action::Observe { lease: 7.into() };
+        ok(at, at + 1, action, Answer::Processes(vec![ended]))
+    };
     Cases {
         checker: Checker::Lease,
         wrong: vec![
@@ -324,6 +335,7 @@ fn leases() -> Cases {
                 "is alive",
                 vec![grant(0, 1, 7), renew(2_000, 2_001, false), renew(3_000, 3_001, true)],
             ),
+            ("not by its expiry", vec![grant(0, 1, 7), told(2_000)]),
             (
                 "at another one",
                 vec![grant(0, 1, 7), look(2_000, 2_001, [9, 9]), look(3_000, 3_001, [8, 8])],
@@ -427,7 +439,11 @@ fn sessions() -> Cases {
         wrong: vec![
             ("in two ways", vec![resend(0, 1, 1, 1), resend(2, 3, 1, 2)]),
             ("in two ways", vec![at(4, resend(0, 1, 1, 1)), at(5, resend(2, 3, 1, 1))]),
-            ("the same sum", vec![resend(0, 1, 1, 1), resend(2, 3, 2, 1)]),
+            ("each counts once", vec![resend(0, 1, 1, 1), resend(2, 3, 2, 1)]),
+            (
+                "each counts once",
+                vec![resend(0, 1, 1, 1), resend(2, 3, 2, 2), resend(4, 5, 3, 4), read(6, 7, "4")],
+            ),
             ("at most 1 had been sent", vec![resend(0, 1, 1, 1), read(2, 3, "2")]),
             ("1 numbers had been answered", vec![resend(0, 1, 1, 1), read(2, 3, "")]),
             ("not a number", vec![read(0, 1, "x")]),

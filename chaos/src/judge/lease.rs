@@ -80,7 +80,10 @@ impl<'a> Lease<'a> {
             Some(at) if all.iter().all(|process| process.by_expiry) => {
                 self.ended(operation, Some(*at))
             }
-            Some(_) => Found::Right,
+            Some(_) => {
+                let text = "processes of a lease ended, and not by its expiry".to_owned();
+                wrong(text, &[operation])
+            }
         }
     }
 

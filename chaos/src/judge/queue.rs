@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use super::{Ended, Found, wrong};
+use crate::history::Moment;
 use crate::operation::{Action, Answer, Operation};
 
 /// Judges the operations on one queue.
@@ -15,8 +16,8 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
             pushes.insert(element, operation);
         }
     }
-    let (mut pops, mut empty, mut unknown): (HashMap<&str, &Operation>, Vec<&Operation>, usize) =
-        (HashMap::new(), Vec::new(), 0);
+    let mut pops: HashMap<&str, &Operation> = HashMap::new();
+    let (mut empty, mut unknown): (Vec<&Operation>, Vec<&Operation>) = Default::default();
     for operation in operations.iter().filter(|it| it.action == Action::Pop) {
         match operation.answer() {
             Some(Answer::Value(Some(element))) => {
@@ -35,13 +36,54 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
                 }
             }
             Some(_) => empty.push(operation),
-            None => unknown += usize::from(operation.is_unknown()),
+            None if operation.is_unknown() => unknown.push(operation),
+            None => {}
         }
     }
-    [lost(&pushes, &pops, &empty, unknown), order(&pushes, &pops), unseen(&pushes, &pops, &empty)]
-        .into_iter()
-        .find(|found| !matches!(found, Found::Right))
-        .unwrap_or(Found::Right)
+    let left = Left::of(&pushes, &pops, &unknown);
+    [
+        lost(&pushes, &pops, &empty, &left),
+        order(&pushes, &pops),
+        passed(&pushes, &pops, &left),
+        unseen(&pushes, &pops, &empty),
+    ]
+    .into_iter()
+    .find(|found| !matches!(found, Found::Right))
+    .unwrap_or(Found::Right)
+}
+
+/// Acknowledged elements that no known pop took, and the pops that may have taken one each.
+struct Left<'a> {
+    /// By their ends.
+    pushes: Vec<&'a Operation>,
+    /// When the pops of unknown outcome were called, in order.
+    unknown: Vec<Moment>,
+}
+
+impl<'a> Left<'a> {
+    fn of(
+        pushes: &HashMap<&str, &'a Operation>,
+        pops: &HashMap<&str, &Operation>,
+        unknown: &[&Operation],
+    ) -> Left<'a> {
+        let is_left = |(element, push): &(&&str, &&Operation)| {
+            push.answer().is_some() && !pops.contains_key(**element)
+        };
+        let left = pushes.iter().filter(is_left);
+        let mut pushes: Vec<&Operation> = left.map(|(_, push)| *push).collect();
+        pushes.sort_by_key(|push| push.end());
+        let mut unknown: Vec<Moment> = unknown.iter().map(|pop| pop.call).collect();
+        unknown.sort_unstable();
+        Left { pushes, unknown }
+    }
+
+    /// Those that were pushed before a moment, if the pops that were called before another one
+    /// are too few to have taken them all; with the number of these.
+    fn too_many(&self, pushed: Moment, popped: Moment) -> Option<(&[&'a Operation], usize)> {
+        let gone = &self.pushes[..self.pushes.partition_point(|push| push.end() < pushed)];
+        let unknown = self.unknown.partition_point(|call| *call < popped);
+        (gone.len() > unknown).then_some((gone, unknown))
+    }
 }
 
 /// Elements that were never popped, with no pop after them that found the queue empty:
@@ -71,14 +113,14 @@ fn lost(
     pushes: &HashMap<&str, &Operation>,
     pops: &HashMap<&str, &Operation>,
     empty: &[&Operation],
-    unknown: usize,
+    left: &Left<'_>,
 ) -> Found {
-    let acknowledged = pushes.iter().filter(|(_, push)| push.answer().is_some());
-    let (popped, left): (Vec<_>, Vec<_>) =
-        acknowledged.partition(|(element, _)| pops.contains_key(*element));
+    let popped = pushes
+        .iter()
+        .filter(|(element, push)| push.answer().is_some() && pops.contains_key(**element));
     // Popped only later: among those pushed before, the latest first pop decides.
     let pop_of = |element: &str| pops.get(element).map_or(0, |pop| pop.call);
-    let numbered = popped.iter().map(|(element, push)| (pop_of(element), **push));
+    let numbered = popped.map(|(element, push)| (pop_of(element), *push));
     let mut ended =
         Ended::of(numbered.map(|(call, push)| (i64::try_from(call).unwrap_or(i64::MAX), push)));
     for pop in empty {
@@ -90,18 +132,39 @@ fn lost(
             return wrong(text, &[pop, push]);
         }
     }
-    let Some(last) = empty.last() else { return Found::Right };
-    let mut gone: Vec<&Operation> =
-        left.iter().map(|(_, push)| **push).filter(|push| push.is_before(last)).collect();
-    gone.sort_by_key(|push| push.call);
-    if gone.len() > unknown {
-        let text = format!(
-            "the queue is empty, and {} elements were never popped, of which {unknown} pops of unknown outcome can explain no more than {unknown}",
-            gone.len()
-        );
-        let mut shown = vec![*last];
-        shown.extend(gone.into_iter().take(4));
-        return wrong(text, &shown);
+    for pop in empty {
+        if let Some((gone, unknown)) = left.too_many(pop.call, pop.end()) {
+            let text = format!(
+                "the queue is empty, and {} elements were never popped, of which {unknown} pops of unknown outcome can explain no more than {unknown}",
+                gone.len()
+            );
+            let mut shown = vec![*pop];
+            shown.extend(gone.iter().copied().take(4));
+            return wrong(text, &shown);
+        }
+    }
+    Found::Right
+}
+
+/// Elements that were never popped though a later one was: pops of unknown outcome took them
+/// before that.
+fn passed(
+    pushes: &HashMap<&str, &Operation>,
+    pops: &HashMap<&str, &Operation>,
+    left: &Left<'_>,
+) -> Found {
+    for (element, pop) in pops {
+        let Some(push) = pushes.get(element) else { continue };
+        if let Some((gone, unknown)) = left.too_many(push.call, pop.end()) {
+            let text = format!(
+                "{} elements were never popped, though \"{}\" came after them and was, and only {unknown} pops of unknown outcome can explain that",
+                gone.len(),
+                push.action
+            );
+            let mut shown = vec![*pop, *push];
+            shown.extend(gone.iter().copied().take(3));
+            return wrong(text, &shown);
+        }
     }
     Found::Right
 }

@@ -10,7 +10,6 @@ use crate::operation::{Action, Answer, Operation};
 /// it.
 pub(crate) fn look(operations: &[&Operation]) -> Found {
     let mut answers: HashMap<u64, (&Operation, i64)> = HashMap::new();
-    let mut sums: HashMap<i64, (u64, &Operation)> = HashMap::new();
     let mut sent: HashMap<u64, &Operation> = HashMap::new();
     for operation in operations {
         let Action::Resend { sequence } = operation.action else { continue };
@@ -23,13 +22,10 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
             let text = format!("number {sequence} was answered in two ways");
             return wrong(text, &[operation, first]);
         }
-        match sums.insert(*sum, (sequence, operation)) {
-            Some((other, its)) if other != sequence => {
-                let text =
-                    format!("numbers {other} and {sequence} were answered the same sum {sum}");
-                return wrong(text, &[operation, its]);
-            }
-            _ => {}
+        // A number is sent only when the one before was answered.
+        if i64::try_from(sequence) != Ok(*sum) {
+            let text = format!("number {sequence} was answered {sum}: each counts once");
+            return wrong(text, &[operation]);
         }
     }
     for operation in operations.iter().filter(|it| it.action == Action::Read) {

@@ -98,10 +98,11 @@ async fn with_clocks(stage: &mut Stage<'_>) -> anyhow::Result<(NodeId, Clocks, b
     Ok((id, clocks, leads))
 }
 
-fn seen(clocks: &Clocks, id: NodeId, leads: bool) -> anyhow::Result<Option<String>> {
+/// How it is known that a node met wrong clocks; `led`: that it led as they went wrong.
+fn seen(clocks: &Clocks, id: NodeId, led: bool) -> anyhow::Result<Option<String>> {
     let reads = clocks.reads()?;
-    let text = || format!("node {id} led, and read wrong clocks {reads} times");
-    Ok((leads && reads > 0).then(text))
+    let text = || format!("node {id} led as its clocks went wrong, and read them {reads} times");
+    Ok((led && reads > 0).then(text))
 }
 
 /// Hands leadership to a node; answers whether it leads. On a machine that is busy another

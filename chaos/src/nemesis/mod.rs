@@ -577,12 +577,13 @@ impl Wound {
                 return Ok((met > 0).then(|| format!("met {met} packets")));
             }
             Wound::Slow(nemesis) => {
+                let nodes = stage.cluster.ids();
                 let Some(network) = stage.cluster.network() else { return Ok(None) };
                 let seen = match nemesis {
                     Nemesis::SlowLink => network
                         .waited()?
                         .map(|waited| format!("{waited} packets waited until the wire was free")),
-                    _ => network.queued()?.and_then(|queued| wires::seen(nemesis, queued)),
+                    _ => network.queued(&nodes)?.and_then(|queued| wires::seen(nemesis, queued)),
                 };
                 network.clear_disciplines()?;
                 return Ok(seen);

@@ -136,11 +136,11 @@ impl Network {
         )
     }
 
-    /// Packets handled by the disciplines of all hosts; none if one is missing or has
+    /// Packets handled by the disciplines of these hosts; none if one is missing or has
     /// handled none.
-    pub fn queued(&self) -> anyhow::Result<Option<Queued>> {
+    pub fn queued(&self, hosts: &[NodeId]) -> anyhow::Result<Option<Queued>> {
         let mut sum = Queued::default();
-        for id in self.hosts.keys() {
+        for id in hosts {
             let name = self.namespace(*id);
             let shown = ip(&["netns", "exec", &name, "tc", "-s", "qdisc", "show", "dev", "eth0"])?;
             match rules::netem(&shown) {

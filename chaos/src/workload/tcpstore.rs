@@ -150,19 +150,30 @@ impl Worker<Agent> {
             let mut other = Connection::open(&agent_run.address).await?;
             store.set(&key, &value).await?;
             let seen = other.get(&key).await?;
-            // A set has no answer: written to an agent that was killed, it is lost unseen.
-            store.get(&key).await?;
+            // A set has no answer: written to an agent that was killed, it is lost unseen. No
+            // other client changes the key.
+            let kept = store.get(&key).await?;
+            let seen = if seen == value { kept } else { seen };
             io::Result::Ok(Answer::Value((!seen.is_empty()).then_some(seen)))
         };
+        let mut broken = None;
         let showing = async {
             match timeout(CALL_TIME_MAX, showing).await {
                 Ok(Ok(answer)) => Outcome::Ok { answer, revision: None },
-                Ok(Err(error)) => Outcome::Unknown { why: error.to_string() },
+                Ok(Err(error)) => {
+                    let why = error.to_string();
+                    broken = Some(error);
+                    Outcome::Unknown { why }
+                }
                 Err(_) => Outcome::Unknown { why: format!("no answer within {CALL_TIME_MAX:?}") },
             }
         };
         let action = Action::Show { value: value.clone() };
-        match self.call(&key, action, showing).await? {
+        let outcome = self.call(&key, action, showing).await?;
+        if let Some(error) = &broken {
+            self.shared.agents.broke(&agent_run, &self.description.name, error);
+        }
+        match outcome {
             Outcome::Unknown { why } => self.lose(&why),
             _ => {
                 self.door.connection = Some((store, agent_run));
