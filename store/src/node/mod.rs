@@ -331,7 +331,9 @@ impl Node {
                 Some(ParkedFeed { id, effects: self.inner.effects.clone() })
             }
             feeds::Registered::Full(ended) => {
-                ended(Err(Problem::overloaded("this lease has too many readers of its feed")));
+                ended(Err(Problem::overloaded(
+                    "this lease has too many readers of its feed: its agent needs one, so close the others",
+                )));
                 None
             }
             feeds::Registered::Ready(ended) => {
