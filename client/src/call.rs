@@ -163,6 +163,16 @@ impl Ask {
         matches!(self, Ask::Propose { command, .. } if command.facts().names_itself)
     }
 
+    /// The job of its command.
+    pub(crate) fn job(&self) -> Option<&Name> {
+        match self {
+            Ask::Propose { command, .. } | Ask::Pipeline(Pipeline { command, .. }) => {
+                command.facts().subject.job()
+            }
+            _ => None,
+        }
+    }
+
     /// The minor version of the stream that a node needs to take it.
     pub(crate) fn minor(&self) -> u32 {
         match self {

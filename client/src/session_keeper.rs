@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Command, LeaseCommand, LeaseId, Nonce, SessionCommand, SessionId, SessionRef};
+use holdfast_api::{
+    Command, LeaseCommand, LeaseId, Name, Nonce, SessionCommand, SessionId, SessionRef,
+};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::time::Instant;
@@ -91,10 +93,11 @@ impl SessionKeeper {
     }
 
     /// The session task that is to be sent now: without a session, if one is wanted,
-    /// its opening.
+    /// its opening. It counts for this job, unless there is a lease.
     pub(crate) fn next_session_task(
         &mut self,
         session_wanted: bool,
+        job: Option<&Name>,
         now: Instant,
     ) -> Option<Command> {
         if !self.has_sendable(session_wanted, now) {
@@ -106,7 +109,7 @@ impl SessionKeeper {
         let command = match self.session_task.get_or_insert_with(open).kind {
             SessionTaskKind::Open(nonce) => {
                 let ttl_ms = u64::try_from(self.ttl_wanted.as_millis()).unwrap_or(u64::MAX);
-                SessionCommand::Open { nonce, ttl_ms, lease: self.lease }
+                SessionCommand::Open { nonce, ttl_ms, lease: self.lease, job: job.cloned() }
             }
             SessionTaskKind::KeepAlive(session) => SessionCommand::KeepAlive { session },
             SessionTaskKind::Close(session) => SessionCommand::Close { session },

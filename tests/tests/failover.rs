@@ -336,6 +336,7 @@ async fn a_command_sent_twice_in_its_session_has_one_effect_on_any_leader() {
         nonce: holdfast_api::Nonce(rand::random(), rand::random()),
         ttl_ms: 60_000,
         lease: None,
+        job: None,
     };
     let opened = client.propose(Command::Session(open), soon()).await.expect("a session");
     let holdfast_api::Outcome::Session(holdfast_api::SessionOutcome::Opened { session, .. }) =

@@ -1,6 +1,7 @@
 //! JSON over HTTP: any node answers any call, and a retry has one effect.
 
 use holdfast_api::routes;
+use holdfast_api::version::SHARES_LEVEL;
 use holdfast_tests::http::{Response, get, get_until_served, send_until_served};
 use holdfast_tests::{Cluster, eventually};
 use http::Method;
@@ -102,6 +103,38 @@ async fn nobody_guesses_the_session_or_the_lease_of_another() {
     let grant = json!({"grant": {"scope": scope, "nonce": [rand::random::<u64>(), 1], "host": "h", "ttl_ms": 60_000}});
     let granted = post_ok(&node, "/v1/lease", grant).await;
     secret(&granted["outcome"]["granted"]["lease"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_job_leaves_sessions_and_leases_to_others() {
+    let cluster = Cluster::start_with(1, &[]).await;
+    let node = cluster.address(1).to_owned();
+    eventually("the feature level to rise", async || {
+        let status = cluster.status(1).await?;
+        (status.feature_level >= SHARES_LEVEL).then_some(())
+    })
+    .await;
+    post_ok(&node, "/v1/limits", json!({"sessions_max": 4, "life": {"leases_max": 4}})).await;
+    let grant = |job: &str| {
+        let (scope, nonce) = (json!({"job": job}), [rand::random::<u64>(), 1]);
+        let grant = json!({"scope": scope, "nonce": nonce, "host": "h", "ttl_ms": 60_000});
+        json!({"grant": grant})
+    };
+    for _ in 0..2 {
+        post_ok(&node, "/v1/session/open", json!({"job": "greedy"})).await;
+        post_ok(&node, "/v1/lease", grant("greedy")).await;
+    }
+    for (path, body, what) in [
+        ("/v1/session/open", json!({"job": "greedy"}), "sessions_max"),
+        ("/v1/lease", grant("greedy"), "leases_max"),
+    ] {
+        let refused = post(&node, path, &[], body).await;
+        assert_eq!((refused.status, &refused.json()["code"]), (507, &json!("quota_exceeded")));
+        let said = format!("job greedy holds 2 of 4 ({what})");
+        assert!(refused.text().contains(&said), "{}", refused.text());
+    }
+    post_ok(&node, "/v1/session/open", json!({"job": "other"})).await;
+    post_ok(&node, "/v1/lease", grant("other")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use ::http::Method;
+use holdfast_api::version::SHARES_LEVEL;
 use holdfast_api::{
     Admin, Blob, Code, Command, Condition, KvOp, NodeId, Proposal, Read, ReplyBody, RequestBody,
     RunCommand, Until, routes,
@@ -228,6 +229,31 @@ async fn every_call(over: Over) {
             assert_eq!(answer.status, 401, "{path}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_session_counts_for_no_job_of_others() {
+    let files = Files::new().await;
+    let cluster = files.cluster(Over::Plain).await;
+    let llm = files.token("llm", "key", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
+    let (_, leader) = cluster.follower_and_leader().await;
+    eventually("the feature level to rise", async || {
+        let status = get(&cluster, leader, SHARED, "/v1/status").await.json();
+        (status["feature_level"].as_u64() >= Some(SHARES_LEVEL.into())).then_some(())
+    })
+    .await;
+    let few = json!({"sessions_max": 4});
+    let limited = ask(&cluster, leader, SHARED, (Method::POST, "/v1/limits"), &few).await;
+    assert_eq!(limited.status, 200, "{}", limited.text());
+    let (open, of_web) = ((Method::POST, "/v1/session/open"), json!({"job": "web"}));
+    for _ in 0..2 {
+        let opened = ask(&cluster, leader, &llm, open.clone(), &of_web).await;
+        assert_eq!(opened.status, 200, "{}", opened.text());
+    }
+    let refused = ask(&cluster, leader, &llm, open.clone(), &of_web).await;
+    assert!(refused.text().contains("those who name no job hold 2 of 4"), "{}", refused.text());
+    let opened = ask(&cluster, leader, SHARED, open, &of_web).await;
+    assert_eq!(opened.status, 200, "{}", opened.text());
 }
 
 #[tokio::test]

@@ -50,7 +50,8 @@ impl Calls {
         let mut bytes = 0;
         if leads {
             let wanted = self.queues.want_session();
-            if let Some(command) = self.session_keeper.next_session_task(wanted, now) {
+            let job = self.queues.job_without_session(&self.open);
+            if let Some(command) = self.session_keeper.next_session_task(wanted, job, now) {
                 let id = self.next_wire();
                 self.session_keeper.session_task_sent(id, now);
                 let proposal = Proposal { session: None, command };

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use holdfast_api::Scope;
+use holdfast_api::{Name, Scope};
 
 use super::reads::Reads;
-use crate::call::CallId;
+use crate::call::{Call, CallId};
 
 /// Calls that are to be sent. A call is in one queue at most.
 #[derive(Debug, Default)]
@@ -37,6 +37,15 @@ impl Queues {
     /// Whether anything waits that takes a session.
     pub(super) fn want_session(&self) -> bool {
         !self.fresh.is_empty() || !self.small.is_empty()
+    }
+
+    /// The job of a command that takes a session.
+    pub(super) fn job_without_session<'a>(
+        &'a self,
+        open: &'a BTreeMap<CallId, Call>,
+    ) -> Option<&'a Name> {
+        let fresh = || open.get(self.fresh.first()?)?.ask.job();
+        self.small.job().or_else(fresh)
     }
 }
 
@@ -98,6 +107,12 @@ impl Lines {
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting == 0
+    }
+
+    /// The job of one that waits.
+    fn job(&self) -> Option<&Name> {
+        let waiting = self.lines.iter().find(|(_, line)| !line.waiting.is_empty());
+        waiting.map(|(group, _)| &group.scope.job)
     }
 
     /// Whether the pipeline that goes out now has no room for all that wait.

@@ -24,7 +24,8 @@ pub struct Limits {
     pub job_keys_max: u64,
     /// Bytes of keys and values of one job.
     pub job_bytes_max: u64,
-    /// Sessions in the cluster.
+    /// Sessions in the cluster. From feature level 6 on a job holds at most as many as are
+    /// free, and so do all clients together that name no job.
     pub sessions_max: u64,
     /// Sequences of one session, from its `ack` on, that may be in use.
     pub session_window: u64,
@@ -105,7 +106,7 @@ pub const WAIT_BYTES: u64 = 256;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct CoordinationLimits {
-    /// Leases in the cluster.
+    /// Leases in the cluster. From feature level 6 on a job holds at most as many as are free.
     pub leases_max: u64,
     /// Shortest TTL of a lease: three measured failovers, at least.
     pub lease_ttl_ms_min: u64,

@@ -99,13 +99,19 @@ pub enum Refusal {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         what: Option<String>,
     },
-    /// The cluster holds as many of something as it may.
-    #[error("cluster limit reached: {what} is {limit}; {}", more_room(what))]
+    /// The cluster holds as many of something as it may, or one job as many as are free.
+    #[error("{}", cluster_full(.what, *.limit, *.held, .job.as_ref()))]
     ClusterFull {
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
         /// Value of the limit that was exceeded.
         limit: u64,
+        /// How many the job holds that got no more; none: all are taken.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        held: Option<u64>,
+        /// That job; none: all who name no job.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<Name>,
     },
     /// The job does not exist.
     #[error("there is no job {job} (`holdfast job list` shows all)")]
@@ -405,6 +411,20 @@ fn no_space(limit: u64, what: Option<&str>) -> String {
         ),
         Some(what) => format!(
             "the payloads of rounds of all jobs would exceed the cluster's budget.{what} of {limit}: they are dropped when members acknowledge their outcomes, and with the end of a run; send less, or raise the limit (POST /v1/limits)"
+        ),
+    }
+}
+
+/// Why there is no place for one more of something of which the cluster has a limit.
+fn cluster_full(what: &str, limit: u64, held: Option<u64>, job: Option<&Name>) -> String {
+    let advice = more_room(what);
+    match (held, job) {
+        (None, _) => format!("cluster limit reached: {what} is {limit}; {advice}"),
+        (Some(held), Some(job)) => format!(
+            "job {job} holds {held} of {limit} ({what}), and may hold no more than are free; {advice}"
+        ),
+        (Some(held), None) => format!(
+            "those who name no job hold {held} of {limit} ({what}), and may hold no more than are free; {advice}"
         ),
     }
 }

@@ -37,6 +37,9 @@ pub const MAX_OP_LEVEL: u32 = 6;
 /// rounds and answers of sessions.
 pub const KEPT_BYTES_LEVEL: u32 = 6;
 
+/// From this level on, a job holds at most as many sessions, and as many leases, as are free.
+pub const SHARES_LEVEL: u32 = 6;
+
 /// From this level on, held rounds that gather for the first time count as held ones of
 /// their job.
 pub const HELD_ROOM_LEVEL: u32 = 6;

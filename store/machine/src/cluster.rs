@@ -70,8 +70,7 @@ impl Cluster {
             return Ok(());
         }
         if self.retired.len() as u64 >= RETIRED_NODES_MAX {
-            let what = "retired_nodes_max".to_owned();
-            return Err(Refusal::ClusterFull { what, limit: RETIRED_NODES_MAX });
+            return Err(cluster_full("retired_nodes_max", RETIRED_NODES_MAX));
         }
         self.retired.insert(node, time);
         Ok(())
@@ -92,12 +91,16 @@ impl Cluster {
         let until = time.saturating_add(keep_ms);
         let before = self.revoked.get(token).copied();
         if before.is_none() && self.revoked.len() as u64 >= REVOKED_TOKENS_MAX {
-            let what = "revoked_tokens_max".to_owned();
-            return Err(Refusal::ClusterFull { what, limit: REVOKED_TOKENS_MAX });
+            return Err(cluster_full("revoked_tokens_max", REVOKED_TOKENS_MAX));
         }
         self.revoked.insert(token.clone(), before.map_or(until, |before| before.max(until)));
         Ok(())
     }
+}
+
+/// The refusal of one more than a cluster may hold.
+pub(crate) fn cluster_full(what: &str, limit: u64) -> Refusal {
+    Refusal::ClusterFull { what: what.to_owned(), limit, held: None, job: None }
 }
 
 impl Machine {

@@ -26,7 +26,7 @@ mod rounds;
 /// that obeys the level can read it.
 pub const IMAGE_VERSION: u32 = CLOSING_ORDER_VERSION;
 
-/// Version with the revisions since which processes are members.
+/// Version with the revisions since which processes are members, and the jobs of sessions.
 const CLOSING_ORDER_VERSION: u32 = 5;
 
 /// Version with revoked tokens and forgotten jobs. It is read, and not written any more.

@@ -7,7 +7,7 @@ use imbl::{OrdMap, OrdSet, Vector};
 use std::sync::Arc;
 
 use crate::applied::RunKey;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, cluster_full};
 use crate::coordination::{Coordination, EventLog, JobCoordination};
 use crate::forgotten::{Floor, JOB_NAMES_MAX};
 use crate::restore::{EPOCH_ITERATIONS, EPOCH_NUMBERS};
@@ -243,9 +243,8 @@ impl Jobs {
         } else {
             (runs == 0, in_use)
         };
-        let full = |what: &str, limit| Refusal::ClusterFull { what: what.to_owned(), limit };
         if comes && present >= limits.jobs_max {
-            return Err(full("jobs_max", limits.jobs_max));
+            return Err(cluster_full("jobs_max", limits.jobs_max));
         }
         let name_fits = match cluster.feature_level {
             ..RUNS_LEVEL => true,
@@ -253,7 +252,7 @@ impl Jobs {
             _ => self.room_for_name(JOB_NAMES_MAX, now),
         };
         if known.is_none() && !name_fits {
-            return Err(full("job_names_max", JOB_NAMES_MAX));
+            return Err(cluster_full("job_names_max", JOB_NAMES_MAX));
         }
         if runs >= limits.runs_per_job_max {
             return Err(self.full(job, "runs_per_job_max", limits.runs_per_job_max, cluster));

@@ -18,6 +18,7 @@ use crate::machine::Machine;
 use crate::round::held;
 use crate::run::Entered;
 use crate::session::next_id;
+use crate::share::Shares;
 use crate::size;
 
 /// All leases of the cluster.
@@ -31,6 +32,7 @@ pub(crate) struct Leases {
     /// Number of leases ever granted, plus one: no id is used again.
     pub next: u64,
     pub deadlines: Deadlines,
+    pub shares: Shares,
 }
 
 #[derive(Clone)]
@@ -111,6 +113,7 @@ impl Leases {
             by_run: OrdSet::new(),
             next,
             deadlines: Deadlines::default(),
+            shares: Shares::default(),
         }
     }
 
@@ -119,6 +122,7 @@ impl Leases {
         self.by_nonce.insert(lease.nonce, id);
         self.by_run.insert((lease.run.clone(), id));
         self.deadlines.insert(id, lease.usage, leader_since);
+        self.shares.take(Some(&lease.run.job));
         self.by_id.insert(id, lease);
     }
 
@@ -127,6 +131,7 @@ impl Leases {
         self.by_nonce.remove(&lease.nonce);
         self.by_run.remove(&(lease.run.clone(), id));
         self.deadlines.remove(id, lease.usage, leader_since);
+        self.shares.give_back(Some(&lease.run.job));
         Some(lease)
     }
 
@@ -300,7 +305,7 @@ impl Machine {
         }
         let target = self.jobs.writable(scope)?;
         self.not_over(&target.key)?;
-        self.room_for_lease()?;
+        self.room_for_lease(&target.key.job)?;
         let opened = !target.exists;
         if opened {
             self.jobs.room_for_run(&target.key.job, &self.cluster, self.time)?;
@@ -320,7 +325,7 @@ impl Machine {
         if let Some(granted) = self.granted(holder)? {
             return Ok(granted);
         }
-        self.room_for_lease()?;
+        self.room_for_lease(job)?;
         let entered = self.enter(job, choice, takeover, applied)?;
         Ok(self.grant_in(entered, holder, applied))
     }
@@ -349,12 +354,9 @@ impl Machine {
         }))
     }
 
-    fn room_for_lease(&self) -> Result<(), Refusal> {
-        let limit = self.cluster.limits().coordination.leases_max;
-        if self.leases.by_id.len() as u64 >= limit {
-            return Err(Refusal::ClusterFull { what: "leases_max".to_owned(), limit });
-        }
-        Ok(())
+    fn room_for_lease(&self, job: &Name) -> Result<(), Refusal> {
+        let limit = ("leases_max", self.cluster.limits().coordination.leases_max);
+        self.leases.shares.room_for_one(Some(job), limit, self.cluster.feature_level)
     }
 
     fn grant_in(

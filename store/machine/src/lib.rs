@@ -19,6 +19,7 @@
 //! | `session` | exactly-once answers, idle times |
 //! | `cluster` | cluster id, limits, feature level, retired node ids |
 //! | `lease` | leases of hosts |
+//! | `share` | fair shares of sessions and leases |
 //! | `process` | registrations and ends of processes |
 //! | `coordination` | the processes, rounds and outcomes of a run, and how a command changes them |
 //! | `round` | rounds: scope, arrivals, and the one rule that closes them |
@@ -89,6 +90,7 @@ mod restore;
 mod round;
 mod run;
 mod session;
+mod share;
 mod size;
 mod transaction;
 

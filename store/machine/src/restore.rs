@@ -144,7 +144,12 @@ mod tests {
             Command::Cluster(ClusterCommand::SetFeatureLevel { level: crate::FEATURE_LEVEL }),
             Command::Cluster(ClusterCommand::Found { cluster_id: "old".into() }),
             Command::Cluster(ClusterCommand::RetireNode { node: 9 }),
-            Command::Session(SessionCommand::Open { nonce: Nonce(1, 2), ttl_ms: 1, lease: None }),
+            Command::Session(SessionCommand::Open {
+                nonce: Nonce(1, 2),
+                ttl_ms: 1,
+                lease: None,
+                job: None,
+            }),
             put("notes"),
             Command::Lease(join),
             put("train"),

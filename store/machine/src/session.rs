@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Answer, Command, Entry, KvOutcome, Limits, LogTime, Nonce, Outcome, PipelinedOutcome, Refusal,
-    RoundOutcome, SecretId, SessionCommand, SessionId, SessionOutcome, SessionRef,
+    Answer, Command, Entry, KvOutcome, Limits, LogTime, Name, Nonce, Outcome, PipelinedOutcome,
+    Refusal, RoundOutcome, SecretId, SessionCommand, SessionId, SessionOutcome, SessionRef,
     TransactionOutcome,
 };
 use imbl::OrdMap;
@@ -18,8 +18,9 @@ use crate::applied::Applied;
 use crate::cluster::Cluster;
 use crate::deadlines::{Deadlines, Use};
 use crate::machine::Machine;
+use crate::share::Shares;
 use holdfast_api::limits::ALWAYS_BYTES;
-use holdfast_api::version::{KEPT_BYTES_LEVEL, SECRET_IDS_LEVEL};
+use holdfast_api::version::{KEPT_BYTES_LEVEL, SECRET_IDS_LEVEL, SHARES_LEVEL};
 
 /// Weight of an answer besides its values.
 const ANSWER_BYTES: u64 = 128;
@@ -44,11 +45,14 @@ pub(crate) struct Sessions {
     pub leader_since: LogTime,
     pub answer_bytes: u64,
     pub deadlines: Deadlines,
+    pub shares: Shares,
 }
 
 #[derive(Clone)]
 pub(crate) struct Session {
     pub nonce: Nonce,
+    /// The job that it counts for, from [`SHARES_LEVEL`] on.
+    pub job: Option<Name>,
     pub usage: Use,
     /// Sequences below it are stale.
     pub ack: u64,
@@ -80,6 +84,7 @@ impl Sessions {
             leader_since,
             answer_bytes: 0,
             deadlines: Deadlines::default(),
+            shares: Shares::default(),
         }
     }
 
@@ -88,6 +93,7 @@ impl Sessions {
         self.by_nonce.insert(session.nonce, id);
         self.answer_bytes += session.answer_bytes;
         self.deadlines.insert(id, session.usage, self.leader_since);
+        self.shares.take(session.job.as_ref());
         self.by_id.insert(id, session);
     }
 
@@ -184,6 +190,7 @@ impl Sessions {
         &mut self,
         nonce: Nonce,
         ttl_ms: u64,
+        job: Option<Name>,
         time: LogTime,
         (limits, level): (&Limits, u32),
     ) -> Result<SessionOutcome, Refusal> {
@@ -193,13 +200,12 @@ impl Sessions {
             let ttl_ms = self.by_id.get(&id).map_or(0, |session| session.usage.ttl_ms);
             return Ok(SessionOutcome::Opened { session: id, ttl_ms, window });
         }
-        if self.by_id.len() as u64 >= limits.sessions_max {
-            let what = "sessions_max".to_owned();
-            return Err(Refusal::ClusterFull { what, limit: limits.sessions_max });
-        }
+        let job = job.filter(|_| level >= SHARES_LEVEL);
+        let limit = ("sessions_max", limits.sessions_max);
+        self.shares.room_for_one(job.as_ref(), limit, level)?;
         let id = next_id(nonce, &mut self.next, level, |id| self.by_id.contains_key(&id));
         let ttl_ms = ttl_ms.min(limits.session_ttl_ms_max).max(limits.session_ttl_ms_min);
-        self.insert(id, Session::new(nonce, ttl_ms, time));
+        self.insert(id, Session { job, ..Session::new(nonce, ttl_ms, time) });
         Ok(SessionOutcome::Opened { session: id, ttl_ms, window })
     }
 
@@ -209,6 +215,7 @@ impl Sessions {
         self.by_nonce.remove(&session.nonce);
         self.answer_bytes -= session.answer_bytes;
         self.deadlines.remove(id, session.usage, self.leader_since);
+        self.shares.give_back(session.job.as_ref());
         Some(session)
     }
 
@@ -255,7 +262,7 @@ pub(crate) fn next_id(
 impl Session {
     pub fn new(nonce: Nonce, ttl_ms: u64, last_used: LogTime) -> Session {
         let usage = Use { ttl_ms, last_used };
-        Session { nonce, usage, ack: 1, answers: OrdMap::new(), answer_bytes: 0 }
+        Session { nonce, job: None, usage, ack: 1, answers: OrdMap::new(), answer_bytes: 0 }
     }
 
     /// Drops the answers below `ack`, and returns their weight. Late copies carry an
@@ -284,11 +291,12 @@ impl Machine {
         let (limits, level) = (self.cluster.limits(), self.cluster.feature_level);
         let sessions = &mut self.sessions;
         let outcome = match command {
-            SessionCommand::Open { nonce, ttl_ms, lease } => {
-                if let Some(lease) = lease {
-                    self.leases.run(*lease)?;
-                }
-                let opened = sessions.open(*nonce, *ttl_ms, self.time, (limits, level))?;
+            SessionCommand::Open { nonce, ttl_ms, lease, job } => {
+                let job = match lease {
+                    Some(lease) => Some(self.leases.run(*lease)?.job),
+                    None => job.clone(),
+                };
+                let opened = sessions.open(*nonce, *ttl_ms, job, self.time, (limits, level))?;
                 if let (Some(lease), SessionOutcome::Opened { session, .. }) = (lease, &opened) {
                     self.leases.held_in(*lease, Some(*session));
                 }

@@ -28,7 +28,7 @@ fn a_deleted_run_is_freed_by_whoever_drops_the_garbage() {
 #[test]
 fn a_closed_session_hands_out_its_answers() {
     let mut machine = Machine::new();
-    let open = SessionCommand::Open { nonce: Nonce(1, 2), ttl_ms: 60_000, lease: None };
+    let open = SessionCommand::Open { nonce: Nonce(1, 2), ttl_ms: 60_000, lease: None, job: None };
     machine.apply(&entry(Command::Session(open)));
     let closed =
         machine.apply(&entry(Command::Session(SessionCommand::Close { session: 1.into() })));

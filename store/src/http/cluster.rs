@@ -40,6 +40,9 @@ pub(crate) struct OpenSessionRequest {
     /// Idle time after which the session may expire, in milliseconds.
     #[serde(default = "session_ttl_default")]
     pub ttl_ms: u64,
+    /// The job that the session counts for. Left out, it counts with all others that name none.
+    #[serde(default)]
+    pub job: Option<Name>,
 }
 
 fn session_ttl_default() -> u64 {
@@ -76,13 +79,13 @@ pub(crate) struct SessionAnswer {
 pub(crate) async fn open_session(
     State(app): State<App>,
     caller: Principal,
-    Body(OpenSessionRequest { nonce, ttl_ms }): Body<OpenSessionRequest>,
+    Body(OpenSessionRequest { nonce, ttl_ms, job }): Body<OpenSessionRequest>,
 ) -> Answered<SessionAnswer> {
     let nonce = nonce.unwrap_or_else(|| {
         let mut random = rand::rng();
         Nonce(random.next_u64(), random.next_u64())
     });
-    let command = Command::Session(SessionCommand::Open { nonce, ttl_ms, lease: None });
+    let command = Command::Session(SessionCommand::Open { nonce, ttl_ms, lease: None, job });
     let fitting = |outcome: &Outcome, mark| match *outcome {
         Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }) => {
             Some(SessionAnswer { session, ttl_ms, window, mark })
@@ -503,11 +506,11 @@ mod tests {
     fn bodies_have_sensible_defaults() {
         assert_eq!(
             from_value::<OpenSessionRequest>(json!({})).unwrap(),
-            OpenSessionRequest { nonce: None, ttl_ms: SESSION_TTL_MS_DEFAULT }
+            OpenSessionRequest { nonce: None, ttl_ms: SESSION_TTL_MS_DEFAULT, job: None }
         );
         assert_eq!(
             from_value::<OpenSessionRequest>(json!({"nonce": [1, 2], "ttl_ms": 5})).unwrap(),
-            OpenSessionRequest { nonce: Some(Nonce(1, 2)), ttl_ms: 5 }
+            OpenSessionRequest { nonce: Some(Nonce(1, 2)), ttl_ms: 5, job: None }
         );
         assert_eq!(from_value::<RunRequest>(json!({"run": "r1"})).unwrap().job.as_str(), "default");
         assert_eq!(from_value::<TransferRequest>(json!({})).unwrap().to, None);

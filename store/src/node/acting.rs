@@ -1,9 +1,10 @@
 //! What a caller asks of a node, with the caller's rights: the only way from a
 //! connection to the log and to the state.
 
+use holdfast_api::version::SHARES_LEVEL;
 use holdfast_api::{
     Admin, Answer, Blob, Code, Command, Condition, Name, Problem, Proposal, Read, ReadAnswer,
-    ReadOutcome, Revision, Scope,
+    ReadOutcome, Revision, Scope, SessionCommand,
 };
 
 use super::proposer::Done;
@@ -33,7 +34,7 @@ impl Acting<'_> {
     /// Commits a command; `done` gets its outcome. Never blocks.
     pub(crate) fn submit(self, proposal: Proposal, done: Done) {
         match self.check_command(&proposal.command) {
-            Ok(()) => self.node.submit(proposal, done),
+            Ok(()) => self.node.submit(self.counted(proposal), done),
             Err(problem) => done(Err(problem)),
         }
     }
@@ -41,7 +42,7 @@ impl Acting<'_> {
     /// Commits a command. A refusal of the state machine is an answer here.
     pub(crate) async fn propose(self, proposal: Proposal) -> Result<Answer, Problem> {
         self.check_command(&proposal.command)?;
-        self.node.propose(proposal).await
+        self.node.propose(self.counted(proposal)).await
     }
 
     /// Answers a read; `done` gets the answer. Never blocks.
@@ -132,6 +133,16 @@ impl Acting<'_> {
     /// Whether it may report an agent of this job.
     pub(crate) fn may_report(self, job: &Name) -> Result<(), Problem> {
         self.check(&(Operation::Report, Whose::Job(job.clone())))
+    }
+
+    /// The proposal as it is logged: a session counts for a job only if its opener is of that job,
+    /// and from [`SHARES_LEVEL`] on.
+    fn counted(self, mut proposal: Proposal) -> Proposal {
+        if let Command::Session(SessionCommand::Open { job, .. }) = &mut proposal.command {
+            let is_told = self.node.machine().feature_level() >= SHARES_LEVEL;
+            *job = job.take().filter(|job| is_told && self.may_be(&Tenant::Job(job.clone())));
+        }
+        proposal
     }
 
     fn check_command(self, command: &Command) -> Result<(), Problem> {

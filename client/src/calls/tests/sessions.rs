@@ -1,6 +1,6 @@
 //! Sessions: opened, kept, expired, and how many commands they allow.
 
-use holdfast_api::{LeaseCommand, ProcessCommand};
+use holdfast_api::{LeaseCommand, Name, ProcessCommand, RunCommand};
 
 use super::*;
 
@@ -16,6 +16,25 @@ fn the_first_command_opens_the_session_and_follows_it() {
     assert_eq!(references(&sent), [(1, 1)]);
     bench.reply(sent[0].id, written(false));
     assert_eq!(call.now().unwrap().revision, 5);
+}
+
+#[test]
+fn a_session_is_opened_for_the_job_of_a_command_that_waits() {
+    let job_of = |request: &Request| match &request.body {
+        RequestBody::Propose(Proposal {
+            command: Command::Session(SessionCommand::Open { job, .. }),
+            ..
+        }) => job.as_ref().map(Name::to_string),
+        other => panic!("opening a session expected, not {other:?}"),
+    };
+    let mut bench = Bench::new();
+    let _add = bench.propose(1);
+    assert_eq!(job_of(&bench.sent()[0]).as_deref(), Some("default"));
+    let mut bench = Bench::new();
+    let (job, run) = ("train".parse().unwrap(), "r1".parse().unwrap());
+    let command = Command::Run(RunCommand::End { job, run });
+    let _end = bench.submit(None, |reply| Ask::Propose { command, reply });
+    assert_eq!(job_of(&bench.sent()[0]).as_deref(), Some("train"));
 }
 
 #[test]

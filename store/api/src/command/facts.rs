@@ -48,6 +48,17 @@ pub enum Subject<'c> {
     Lease(LeaseId),
 }
 
+impl<'c> Subject<'c> {
+    /// The job that it names.
+    pub fn job(self) -> Option<&'c Name> {
+        match self {
+            Subject::Job(job) => Some(job),
+            Subject::Keys(scope) | Subject::Run(scope) => Some(&scope.job),
+            Subject::Nobody | Subject::Lease(_) => None,
+        }
+    }
+}
+
 /// Who may send a command, in growing order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sender {

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::facts::{Facts, Sender, Subject};
 use super::{LogTime, SessionId};
 use crate::lease::LeaseId;
-use crate::version::COORDINATION_LEVEL;
+use crate::name::Name;
+use crate::version::{COORDINATION_LEVEL, FIRST_LEVEL, SHARES_LEVEL};
 
 /// A random number that makes opening a session retryable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -27,6 +28,10 @@ pub enum SessionCommand {
         /// more. From feature level 3 on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<LeaseId>,
+        /// The job that it counts for, if it has no lease; with a lease, that lease's job counts.
+        /// A node drops it if the caller is not of that job, and below feature level 6.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<Name>,
     },
     /// Renews a session: its idle time counts anew from here.
     KeepAlive {
@@ -51,12 +56,18 @@ pub enum SessionCommand {
 impl SessionCommand {
     pub(super) fn facts(&self) -> Facts<'_> {
         match self {
-            SessionCommand::Open { lease: Some(lease), .. } => {
-                Facts { level: COORDINATION_LEVEL, ..Facts::of(Subject::Lease(*lease)) }
+            SessionCommand::Open { lease, job, .. } => {
+                let (subject, level) = match (lease, job) {
+                    (Some(lease), _) => (Subject::Lease(*lease), COORDINATION_LEVEL),
+                    (None, Some(job)) => (Subject::Job(job), FIRST_LEVEL),
+                    (None, None) => (Subject::Nobody, FIRST_LEVEL),
+                };
+                let level = if job.is_some() { SHARES_LEVEL } else { level };
+                Facts { level, ..Facts::of(subject) }
             }
-            SessionCommand::Open { lease: None, .. }
-            | SessionCommand::KeepAlive { .. }
-            | SessionCommand::Close { .. } => Facts::of(Subject::Nobody),
+            SessionCommand::KeepAlive { .. } | SessionCommand::Close { .. } => {
+                Facts::of(Subject::Nobody)
+            }
             SessionCommand::Expire { .. } => {
                 Facts { sender: Sender::Leader, ..Facts::of(Subject::Nobody) }
             }

@@ -10,7 +10,10 @@ use imbl::{OrdMap, Vector};
 
 use super::encode::RUN_LOST;
 use super::frame::{Reader, yes_or_no};
-use super::{COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination, held, leases};
+use super::{
+    CLOSING_ORDER_VERSION, COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination, held,
+    leases,
+};
 use crate::applied::RunKey;
 use crate::cluster::Cluster;
 use crate::codec::{DecodeError, unpack};
@@ -30,7 +33,7 @@ pub(super) fn machine(version: u32, input: &mut Reader<'_>) -> Result<Machine, D
     let cluster = cluster(version, input)?;
     let jobs = jobs(version, input, revision)?;
     let level = cluster.feature_level;
-    let sessions = sessions(input, time, level)?;
+    let sessions = sessions(version, input, time, level)?;
     let leases = if version >= COORDINATION_VERSION {
         leases::read(input, time, sessions.leader_since, level)?
     } else {
@@ -160,8 +163,7 @@ fn run(
         run.lost_at = Some(input.u64()?);
     } else if yes_or_no(state)? {
         let at = input.u64()?;
-        let by = text(input)?;
-        let by = if by.is_empty() { None } else { Some(parse_name(by)?) };
+        let by = name_or_none(input)?;
         let time = if version > FIRST_VERSION { end_time(input)? } else { None };
         let left = if version >= COORDINATION_VERSION && input.bool()? {
             Some(Left { host: text(input)?.into(), at: input.u64()? })
@@ -212,7 +214,12 @@ pub(super) fn is_beyond(id: SecretId, next: u64, level: u32) -> bool {
     level < SECRET_IDS_LEVEL && id >= SecretId::from(next)
 }
 
-fn sessions(input: &mut Reader<'_>, time: u64, level: u32) -> Result<Sessions, DecodeError> {
+fn sessions(
+    version: u32,
+    input: &mut Reader<'_>,
+    time: u64,
+    level: u32,
+) -> Result<Sessions, DecodeError> {
     let mut sessions = Sessions::new(input.u64()?, input.u64()?);
     if sessions.leader_since > time {
         return invalid("the leader started after the present time");
@@ -222,6 +229,9 @@ fn sessions(input: &mut Reader<'_>, time: u64, level: u32) -> Result<Sessions, D
         let nonce = Nonce(input.u64()?, input.u64()?);
         let mut session = Session::new(nonce, input.u64()?, input.u64()?);
         session.ack = input.u64()?;
+        if version >= CLOSING_ORDER_VERSION {
+            session.job = name_or_none(input)?;
+        }
         for _ in 0..input.u64()? {
             let sequence = input.u64()?;
             let answer: Answer = unpack(&input.bytes()?)?;
@@ -301,6 +311,11 @@ pub(super) fn ascending<K: Ord + Clone, V: Clone>(
 
 pub(super) fn name(input: &mut Reader<'_>) -> Result<Name, DecodeError> {
     parse_name(text(input)?)
+}
+
+fn name_or_none(input: &mut Reader<'_>) -> Result<Option<Name>, DecodeError> {
+    let text = text(input)?;
+    if text.is_empty() { Ok(None) } else { parse_name(text).map(Some) }
 }
 
 fn parse_name(text: String) -> Result<Name, DecodeError> {

@@ -6,7 +6,10 @@ use std::io;
 use holdfast_api::{Change, ChangeKind, Name, WatchBatch};
 
 use super::frame::Writer;
-use super::{COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination, leases};
+use super::{
+    CLOSING_ORDER_VERSION, COORDINATION_VERSION, FIRST_VERSION, TOKENS_VERSION, coordination,
+    leases,
+};
 use crate::cluster::Cluster;
 use crate::codec::pack;
 use crate::deadlines::Use;
@@ -23,7 +26,7 @@ pub(super) fn machine(machine: &Machine, version: u32, out: &mut Writer<'_>) -> 
     out.u64(*revision)?;
     self::cluster(cluster, version, out)?;
     self::jobs(jobs, version, out)?;
-    self::sessions(sessions, out)?;
+    self::sessions(sessions, version, out)?;
     if version >= COORDINATION_VERSION {
         leases::write(leases, out)?;
     }
@@ -140,23 +143,33 @@ fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn sessions(sessions: &Sessions, out: &mut Writer<'_>) -> io::Result<()> {
-    // The index by nonce, the deadlines and the account are derived from the
+fn sessions(sessions: &Sessions, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
+    // The index by nonce, the deadlines and the accounts are derived from the
     // sessions.
-    let Sessions { by_id, by_nonce: _, next, leader_since, answer_bytes: _, deadlines: _ } =
-        sessions;
+    let Sessions {
+        by_id,
+        by_nonce: _,
+        next,
+        leader_since,
+        answer_bytes: _,
+        deadlines: _,
+        shares: _,
+    } = sessions;
     out.u64(*next)?;
     out.u64(*leader_since)?;
     out.length(by_id.len())?;
     for (id, session) in by_id {
-        let Session { nonce, usage: Use { ttl_ms, last_used }, ack, answers, answer_bytes: _ } =
-            session;
+        let Session { nonce, job, usage, ack, answers, answer_bytes: _ } = session;
+        let Use { ttl_ms, last_used } = usage;
         out.id(*id)?;
         out.u64(nonce.0)?;
         out.u64(nonce.1)?;
         out.u64(*ttl_ms)?;
         out.u64(*last_used)?;
         out.u64(*ack)?;
+        if version >= CLOSING_ORDER_VERSION {
+            out.bytes(job.as_ref().map_or("", Name::as_str).as_bytes())?;
+        }
         out.length(answers.len())?;
         for (sequence, answer) in answers {
             out.u64(*sequence)?;

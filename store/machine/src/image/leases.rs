@@ -14,8 +14,8 @@ use crate::deadlines::Use;
 use crate::lease::{Attached, Lease, Leases};
 
 pub(super) fn write(leases: &Leases, out: &mut Writer<'_>) -> io::Result<()> {
-    // The indexes and the deadlines are derived from the leases.
-    let Leases { by_id, by_nonce: _, by_run: _, next, deadlines: _ } = leases;
+    // The indexes, the deadlines and the account are derived from the leases.
+    let Leases { by_id, by_nonce: _, by_run: _, next, deadlines: _, shares: _ } = leases;
     out.u64(*next)?;
     out.length(by_id.len())?;
     for (id, lease) in by_id {

@@ -20,6 +20,8 @@ fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
     prop_assert_eq!(machine.jobs.payload_bytes, copy.jobs.payload_bytes);
     prop_assert_eq!(&machine.leases.by_nonce, &copy.leases.by_nonce);
     prop_assert_eq!(&machine.leases.by_run, &copy.leases.by_run);
+    prop_assert_eq!(&machine.leases.shares, &copy.leases.shares);
+    prop_assert_eq!(&machine.sessions.shares, &copy.sessions.shares);
     prop_assert_eq!(&machine.jobs.idle, &copy.jobs.idle);
     for (job, found) in &machine.jobs.by_name {
         compare_held(
@@ -110,7 +112,8 @@ proptest! {
         }
     }
 
-    /// An image of the version before lacks the order of closings, and nothing else.
+    /// An image of the version before lacks the order of closings and the jobs of sessions, and
+    /// nothing else.
     #[test]
     fn an_image_of_the_version_before_is_read(entries in generate::coordination_entries(60)) {
         let mut machine = Machine::new();

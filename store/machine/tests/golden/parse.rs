@@ -314,6 +314,7 @@ fn session_command(words: &mut Words<'_>) -> SessionCommand {
         "open" => SessionCommand::Open {
             nonce: Nonce(words.number(), 0),
             ttl_ms: words.number(),
+            job: words.prefixed("job=").map(|job| job.parse().unwrap()),
             lease: words.maybe().map(|lease| lease.parse().expect("a lease is a number")),
         },
         "keep-alive" => SessionCommand::KeepAlive { session: words.number().into() },

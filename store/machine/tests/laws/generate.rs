@@ -154,9 +154,11 @@ fn step() -> impl Strategy<Value = TransactionOp> {
 
 fn session_command() -> impl Strategy<Value = Command> {
     prop_oneof![
-        3 => (0u64..6, 5_000u64..30_000).prop_map(|(nonce, ttl_ms)| SessionCommand::Open {
-            nonce: Nonce(nonce, nonce),
-            ttl_ms, lease: None }),
+        3 => (0u64..6, 5_000u64..30_000, proptest::option::of(job())).prop_map(
+            |(nonce, ttl_ms, job)| {
+                SessionCommand::Open { nonce: Nonce(nonce, nonce), ttl_ms, lease: None, job }
+            }
+        ),
         1 => (1u64..6).prop_map(|session| SessionCommand::KeepAlive { session: session.into() }),
         1 => (1u64..6).prop_map(|session| SessionCommand::Close { session: session.into() }),
         1 => (1u64..6, 0u64..100_000)

@@ -20,7 +20,7 @@ fn plain(command: Command) -> Proposal {
 
 fn open(nonce: u64, ttl_ms: u64) -> Proposal {
     let nonce = Nonce(nonce, 0);
-    plain(Command::Session(SessionCommand::Open { nonce, ttl_ms, lease: None }))
+    plain(Command::Session(SessionCommand::Open { nonce, ttl_ms, lease: None, job: None }))
 }
 
 fn add(session: SessionRef, delta: i64) -> Proposal {
