@@ -205,7 +205,7 @@ impl Multiplexed {
 
     /// Sends a request; its answer begins some time.
     pub fn ask(
-        &mut self,
+        &self,
         method: Method,
         path: &str,
         body: &'static str,

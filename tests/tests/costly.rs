@@ -223,7 +223,7 @@ async fn pages_of_json_that_nobody_takes_by_http2_hold_up_nobody() {
         listed.put(format!("k{n}").as_str(), value, soon()).await.expect("a put");
     }
     let before = cluster.process(leader).resident_bytes();
-    let mut deaf = http::Multiplexed::open(cluster.address(leader)).await.expect("it accepts");
+    let deaf = http::Multiplexed::open(cluster.address(leader)).await.expect("it accepts");
     let mut unread = JoinSet::new();
     for _ in 0..DEAF {
         let answer = deaf.ask(Method::GET, "/v1/kv/list?job=listed", "");
@@ -248,7 +248,7 @@ async fn a_watch_that_is_read_too_slowly_is_told_where_to_go_on() {
     keys.put("k", vec![1_u8; 1024 * 1024], soon()).await.expect("a put");
     let revision = keys.put("k", vec![1_u8; 1024 * 1024], soon()).await.expect("a put");
     let next = keys.put("k", "v", soon()).await.expect("a put");
-    let mut client = http::Multiplexed::open(cluster.address(1)).await.expect("it accepts");
+    let client = http::Multiplexed::open(cluster.address(1)).await.expect("it accepts");
     let path = format!("/v1/kv/watch?job=slow&from={revision}");
     let answer = client.ask(Method::GET, &path, "").await.expect("an answer");
     assert_eq!(answer.status(), 200);

@@ -88,7 +88,7 @@ async fn calls_that_a_follower_passes_on_take_their_part_of_its_descriptors() {
     let before = descriptors_of(pid);
     let (mut connections, mut waits) = (Vec::new(), JoinSet::new());
     for _ in 0..CONNECTIONS {
-        let mut connection = http::Multiplexed::open(&address).await.expect("it accepts");
+        let connection = http::Multiplexed::open(&address).await.expect("it accepts");
         for _ in 0..CALLS {
             let wait = r#"{"job": "greedy", "keys": ["never"], "timeout_ms": 600000}"#;
             waits.spawn(connection.ask(Method::POST, "/v1/kv/wait", wait));
