@@ -7,9 +7,12 @@ use holdfast_client::Tls;
 use holdfast_net::Stream;
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 /// Bound on one request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
@@ -171,6 +174,58 @@ impl Connection {
             // A connection may end together with its answer.
             _ = connection => answer.await,
         }
+    }
+}
+
+/// Bytes of each answer that an HTTP/2 node may send before some of it is read.
+const WINDOW_BYTES: u32 = 64 * 1024;
+
+/// A connection for many requests at a time, by HTTP/2. What is not read stays at the node.
+pub struct Multiplexed {
+    address: String,
+    sender: http2::SendRequest<Full<Bytes>>,
+    _driver: JoinSet<()>,
+}
+
+impl Multiplexed {
+    /// Opens a connection in plain text.
+    pub async fn open(address: &str) -> Result<Multiplexed, String> {
+        let stream = connect(None, address).await?;
+        let mut client = http2::Builder::new(TokioExecutor::new());
+        client.initial_stream_window_size(WINDOW_BYTES);
+        let (sender, connection) =
+            client.handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            // A broken connection shows in the request that it breaks.
+            drop(connection.await);
+        });
+        Ok(Multiplexed { address: address.to_owned(), sender, _driver: driver })
+    }
+
+    /// Sends a request; its answer begins some time.
+    pub fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: &'static str,
+    ) -> impl Future<Output = Result<http::Response<Incoming>, String>> + Send + use<> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("http://{}{path}", self.address))
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from_static(body.as_bytes())));
+        let mut sender = self.sender.clone();
+        async move {
+            let request = request.map_err(|e| e.to_string())?;
+            sender.ready().await.map_err(|e| e.to_string())?;
+            sender.send_request(request).await.map_err(|e| e.to_string())
+        }
+    }
+
+    /// Whether the node has closed it.
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
     }
 }
 

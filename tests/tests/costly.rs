@@ -3,12 +3,15 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Blob, Condition, KeyValue, Read, Request, RequestBody, Until};
+use ::http::Method;
+use holdfast_api::{Blob, Condition, KeyValue, Read, Request, RequestBody, Until, WatchBatch};
 use holdfast_client::{Deadline, Keys};
 use holdfast_tests::cluster::job;
-use holdfast_tests::{Cluster, RawStream, http, soon};
+use holdfast_tests::{Cluster, RawStream, eventually, http, patiently, soon};
+use http_body_util::BodyExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -209,6 +212,65 @@ async fn pages_of_json_that_nobody_reads_hold_up_nobody() {
     drop(deaf);
     others_are_served(&cluster, leader, &others).await;
     assert_eq!(cluster.status_of(leader).await.term, term);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_json_that_nobody_takes_by_http2_hold_up_nobody() {
+    let (mut cluster, leader, others) = prepared().await;
+    let listed = cluster.client().keys(job("listed"));
+    for n in 0..4 {
+        let value = vec![1_u8; 1024 * 1024];
+        listed.put(format!("k{n}").as_str(), value, soon()).await.expect("a put");
+    }
+    let before = cluster.process(leader).resident_bytes();
+    let deaf = http::Multiplexed::open(cluster.address(leader)).await.expect("it accepts");
+    let mut unread = JoinSet::new();
+    for _ in 0..DEAF {
+        let answer = deaf.ask(Method::GET, "/v1/kv/list?job=listed", "");
+        unread.spawn(async move {
+            let _kept = answer.await;
+            std::future::pending::<()>().await;
+        });
+    }
+    others_are_served(&cluster, leader, &others).await;
+    let grown = cluster.process(leader).resident_bytes().saturating_sub(before);
+    assert!(grown < GROWTH_MAX, "the node gained {} MiB", grown / MIB);
+    // The client reads frames: it is the node that closes the connection.
+    cluster.process(leader).says("what it had asked for; its connection is closed").await;
+    eventually("the connection to be closed", async || deaf.is_closed().then_some(())).await;
+    others_are_served(&cluster, leader, &others).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_is_read_too_slowly_is_told_where_to_go_on() {
+    let mut cluster = Cluster::start(1).await;
+    let keys = cluster.client().keys(job("slow"));
+    keys.put("k", vec![1_u8; 1024 * 1024], soon()).await.expect("a put");
+    let revision = keys.put("k", vec![1_u8; 1024 * 1024], soon()).await.expect("a put");
+    let next = keys.put("k", "v", soon()).await.expect("a put");
+    let client = http::Multiplexed::open(cluster.address(1)).await.expect("it accepts");
+    let path = format!("/v1/kv/watch?job=slow&from={revision}");
+    let answer = client.ask(Method::GET, &path, "").await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    cluster.process(1).says("a client read too little of a long answer").await;
+    let told = patiently("the end", answer.into_body().collect()).await.expect("it is whole");
+    let told = String::from_utf8(told.to_bytes().to_vec()).expect("it is text");
+    let last = told.lines().next_back().unwrap_or_default();
+    assert!(last.starts_with(r#"{"problem":"#) && last.contains("overloaded"), "{last}");
+    assert!(last.contains(&format!("watch again from revision {revision}")), "{last}");
+
+    // One that reads misses nothing.
+    let answer = client.ask(Method::GET, &path, "").await.expect("an answer");
+    let (mut body, mut told) = (answer.into_body(), Vec::new());
+    while !told.ends_with(b"}\n") || !String::from_utf8_lossy(&told).contains(r#""value":"v""#) {
+        let frame = patiently("more", body.frame()).await.expect("it goes on");
+        told.extend(frame.expect("it goes on").into_data().unwrap_or_default());
+    }
+    let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let told: Vec<u64> = lines
+        .map(|line| serde_json::from_slice::<WatchBatch>(line).expect("a line").revision)
+        .collect();
+    assert_eq!(told, [revision - 1, revision, next]);
 }
 
 /// More than a watch looks through at a time.

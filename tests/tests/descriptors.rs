@@ -1,13 +1,19 @@
 //! More connections than a node may have: those that are served go on, and there
 //! is always one for a node that comes back and for an operator.
 
-use holdfast_tests::{Cluster, RawStream, binaries, eventually, soon};
+use ::http::Method;
+use holdfast_tests::cluster::job;
+use holdfast_tests::{Cluster, RawStream, binaries, eventually, http, patiently, soon};
 use tokio::task::JoinSet;
 
 /// Descriptors of each node.
 const DESCRIPTORS: usize = 600;
 /// Streams of the stranger, which sends nothing and closes none.
 const STREAMS: usize = 700;
+
+fn descriptors_of(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_beyond_the_descriptors_of_a_node_stop_nobody() {
@@ -35,10 +41,9 @@ async fn streams_beyond_the_descriptors_of_a_node_stop_nobody() {
         }
     });
     let leads = async |cluster: &Cluster| cluster.leader().await == leader;
-    let (places, pid) = (DESCRIPTORS / 2, cluster.process(leader).pid());
+    let (places, pid) = (DESCRIPTORS / 4, cluster.process(leader).pid());
     eventually("the places of strangers to be taken", async || {
-        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
-        (open > places).then_some(())
+        (descriptors_of(pid) > places).then_some(())
     })
     .await;
     cluster.process(leader).says("places of connections are taken").await;
@@ -58,4 +63,46 @@ async fn streams_beyond_the_descriptors_of_a_node_stop_nobody() {
     assert_eq!(status.code, Some(0), "{status:?}");
     assert!(leads(&cluster).await, "nothing of this is a reason to change the leader");
     flood.abort_all();
+}
+
+/// Calls that a node passes on at once: a part of its descriptors.
+const PASSED_ON: usize = DESCRIPTORS / 8;
+/// Connections of one client, and its calls on each at once.
+const CONNECTIONS: usize = 5;
+const CALLS: usize = 64;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_a_follower_passes_on_take_their_part_of_its_descriptors() {
+    let mut cluster = Cluster::plan(3, &[]);
+    for id in cluster.ids() {
+        let command = binaries::with_descriptors(&cluster.command(id), DESCRIPTORS);
+        cluster.launch_as(id, command);
+    }
+    cluster.wait_all_ready().await;
+    for name in ["greedy", "other"] {
+        cluster.client().keys(job(name)).put("k", "v", soon()).await.expect("a put");
+    }
+    let (follower, _) = cluster.follower_and_leader().await;
+    let address = cluster.address(follower).to_owned();
+    let pid = cluster.process(follower).pid();
+    let before = descriptors_of(pid);
+    let (mut connections, mut waits) = (Vec::new(), JoinSet::new());
+    for _ in 0..CONNECTIONS {
+        let connection = http::Multiplexed::open(&address).await.expect("it accepts");
+        for _ in 0..CALLS {
+            let wait = r#"{"job": "greedy", "keys": ["never"], "timeout_ms": 600000}"#;
+            waits.spawn(connection.ask(Method::POST, "/v1/kv/wait", wait));
+        }
+        connections.push(connection);
+    }
+    let mut refused = 0;
+    while refused < CONNECTIONS * CALLS - PASSED_ON {
+        let answer = patiently("a refusal", waits.join_next()).await.expect("there are more");
+        let answer = answer.expect("it does not panic").expect("an answer");
+        refused += usize::from(answer.status() == 429);
+    }
+    let open = descriptors_of(pid);
+    assert!(open < before + 2 * PASSED_ON, "{before} before, {open} now");
+    let get = http::get_until_served(&address, "/v1/kv/get?job=other&key=k").await;
+    assert_eq!(get.expect("an answer").status, 200, "another job's calls are passed on");
 }

@@ -10,8 +10,15 @@
 //! them, each for a few seconds, and the next one takes the place of the oldest:
 //! a client that has a token is served, however many connect and have none.
 //! Before that a connection holds no more than its request's head.
+//!
+//! TCP closes the connection of a client that reads nothing. A client of HTTP/2 can read
+//! frames and take no part of an answer, for ever and on many streams: its connection is
+//! closed, too (`untaken`).
+
+mod untaken;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +27,7 @@ use axum::extract::Request;
 use holdfast_api::{Code, Problem};
 use holdfast_net::tls::{AcceptError, Caller};
 use holdfast_net::{Listener, Stream};
+use hyper::Version;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -34,6 +42,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::untaken::{TAKE_TIME_MAX, Untaken};
 use crate::dial;
 use crate::node::gray::PortActivity;
 use crate::principal;
@@ -45,6 +54,11 @@ const CONNECTIONS_MAX: usize = 16_384;
 
 /// Descriptors reserved for files, and for channels of other nodes.
 const DESCRIPTORS_KEPT: usize = 256;
+
+/// Descriptors for streams that are passed on to the leader, and as many for calls: at most
+/// this part of all. Each takes a connection of its own.
+const PASSED_ON_MAX: usize = 4096;
+const PASSED_ON_PART: usize = 8;
 
 /// Places that go round when all others are taken, and how long a connection may
 /// keep one.
@@ -68,10 +82,14 @@ const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of bodies that one HTTP/2 connection may send before they are asked for, and
-/// its requests at once.
+/// Bytes of bodies that one HTTP/2 connection may send before they are asked for, its
+/// requests at once, and the head of each.
 const HTTP2_WINDOW: u32 = 32 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 64;
+const HTTP2_HEAD_BYTES_MAX: u32 = 16 * 1024;
+
+/// Longest time for an HTTP/2 client to answer a ping.
+const PONG_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How long the rest of a request without TLS is read.
 const PLAIN_TIME_MAX: Duration = Duration::from_secs(1);
@@ -98,25 +116,12 @@ pub(crate) async fn serve(
     stop: CancellationToken,
     grace: Duration,
 ) {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME_MAX)
-        .max_buf_size(HEAD_BYTES_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Some(HEAD_TIME_MAX))
-        .initial_stream_window_size(HTTP2_WINDOW)
-        .initial_connection_window_size(HTTP2_WINDOW)
-        .max_concurrent_streams(HTTP2_STREAMS_MAX);
-    let (builder, draining) = (Arc::new(builder), GracefulShutdown::new());
+    let (builder, draining) = (Arc::new(builder()), GracefulShutdown::new());
     let room = Room::new(match holdfast_api::planted!(AllDescriptors) {
         true => usize::MAX,
         false => descriptors(),
     });
-    let troubles = Troubles::default();
+    let troubles = Arc::new(Troubles::default());
     while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &room)).await {
         let (stream, place) = match accepted {
             Ok(accepted) => accepted,
@@ -139,6 +144,7 @@ pub(crate) async fn serve(
         }
         let (router, tls) = (router.clone(), tls.clone());
         let (builder, watcher) = (builder.clone(), draining.watcher());
+        let troubles = troubles.clone();
         let from = stream.peer_addr().ok().map(principal::RemoteAddress);
         tasks.spawn(place.clone().lend(async move {
             let held = place.clone();
@@ -151,7 +157,10 @@ pub(crate) async fn serve(
                 () = &mut strange => return tracing::debug!("a handshake was cut off"),
             };
             let Some((stream, caller)) = shaken else { return };
+            let untaken = Untaken::default();
+            let noted = untaken.clone();
             let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+                let noted = (request.version() == Version::HTTP_2).then(|| noted.clone());
                 request.extensions_mut().insert(place.clone());
                 if let Some(from) = from {
                     request.extensions_mut().insert(from);
@@ -159,7 +168,14 @@ pub(crate) async fn serve(
                 if let Some(caller) = caller {
                     request.extensions_mut().insert(caller);
                 }
-                TowerToHyperService::new(router.clone()).call(request)
+                let answering = TowerToHyperService::new(router.clone()).call(request);
+                async move {
+                    let answer = answering.await?;
+                    Ok::<_, Infallible>(match noted {
+                        Some(untaken) => answer.map(|body| untaken.noting(body)),
+                        None => answer,
+                    })
+                }
             });
             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
             tokio::select! {
@@ -168,6 +184,11 @@ pub(crate) async fn serve(
                     tracing::debug!(%error, "a connection ended");
                 },
                 () = &mut strange => tracing::debug!("a stranger's connection was closed"),
+                () = untaken.for_too_long() => if troubles.met("untaken", &"") {
+                    tracing::warn!(
+                        "a client did not read for {TAKE_TIME_MAX:?} what it had asked for; its connection is closed"
+                    );
+                },
             }
         }));
     }
@@ -175,6 +196,26 @@ pub(crate) async fn serve(
     if tokio::time::timeout(grace, draining.shutdown()).await.is_err() {
         tracing::warn!("requests still under way after {grace:?} are cut off");
     }
+}
+
+/// What all connections have in common.
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME_MAX)
+        .max_buf_size(HEAD_BYTES_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(HEAD_TIME_MAX))
+        .keep_alive_timeout(PONG_TIME_MAX)
+        .initial_stream_window_size(HTTP2_WINDOW)
+        .initial_connection_window_size(HTTP2_WINDOW)
+        .max_header_list_size(HTTP2_HEAD_BYTES_MAX)
+        .max_concurrent_streams(HTTP2_STREAMS_MAX);
+    builder
 }
 
 /// The connection after its handshake, and its peer's identity; none: it has been
@@ -236,6 +277,11 @@ pub(crate) fn descriptors() -> usize {
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
+/// How many streams may be passed on to the leader at once, and how many calls.
+pub(crate) fn passed_on_max(descriptors: usize) -> usize {
+    (descriptors / PASSED_ON_PART).clamp(1, PASSED_ON_MAX)
+}
+
 /// The places that this process has for connections; its descriptors bound them.
 struct Room {
     max: usize,
@@ -279,8 +325,11 @@ impl Strangers {
 
 impl Room {
     fn new(descriptors: usize) -> Room {
-        let places = descriptors.saturating_sub(DESCRIPTORS_KEPT + ROUND_MAX);
-        let places = places.clamp(1, CONNECTIONS_MAX);
+        let others = DESCRIPTORS_KEPT + ROUND_MAX + 2 * passed_on_max(descriptors);
+        Room::of(descriptors.saturating_sub(others).clamp(1, CONNECTIONS_MAX))
+    }
+
+    fn of(places: usize) -> Room {
         let max = (places / STRANGERS_PART).clamp(1, STRANGERS_MAX);
         Room {
             max: places,
@@ -391,7 +440,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_last_places_go_round_and_the_others_are_kept() {
-        let room = Room::new(DESCRIPTORS_KEPT + ROUND_MAX + 2);
+        let room = Room::of(2);
         let place = async || room.taken(room.permit().await.unwrap());
         let kept = [place().await, place().await];
         assert!(kept.iter().all(|place| place.0.until.is_none()));
@@ -422,7 +471,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_next_stranger_takes_the_place_of_the_oldest_and_nobody_s_who_was_let_in() {
-        let room = Room::new(CONNECTIONS_MAX * 2);
+        let room = Room::of(CONNECTIONS_MAX);
         let known = room.taken(room.permit().await.unwrap());
         known.let_in();
         let mut strangers = Vec::new();
@@ -438,5 +487,13 @@ mod tests {
         assert!(tokio::time::timeout(hour, known.stays_strange()).await.is_err());
         drop((strangers, known));
         assert!(room.strangers.present.lock().by_age.is_empty());
+    }
+
+    #[test]
+    fn connections_and_what_is_passed_on_take_no_more_descriptors_than_there_are() {
+        for descriptors in [600, 1024, 65_536] {
+            let taken = Room::new(descriptors).max + ROUND_MAX + 2 * passed_on_max(descriptors);
+            assert!(taken + DESCRIPTORS_KEPT <= descriptors, "{descriptors}");
+        }
     }
 }

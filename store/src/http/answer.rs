@@ -29,7 +29,7 @@ use crate::node::tenant::Tenant;
 use crate::node::tenant::room::{Part, Room};
 
 /// Bytes of JSON up to which an answer is short.
-const SHORT_BYTES_MAX: usize = 64 * 1024;
+pub(super) const SHORT_BYTES_MAX: usize = 64 * 1024;
 
 /// Long bodies and answers that are read or written at a time; a tenant has half of them.
 const TURNS_MAX: u32 = 4;
@@ -68,16 +68,25 @@ pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: Serialize + Send + 'static> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        let mut short = Short(Vec::with_capacity(128));
-        match serde_json::to_writer(&mut short, &self.0) {
-            Ok(()) => as_json(Body::from(short.0)),
-            Err(error) if error.is_io() => {
+        match short(&self.0) {
+            Ok(Some(json)) => as_json(Body::from(json)),
+            Ok(None) => {
                 let mut response = as_json(Body::empty());
                 response.extensions_mut().insert(Unencoded::of(self.0));
                 response
             }
             Err(error) => unencodable(&error),
         }
+    }
+}
+
+/// The JSON of what is short; none if it is long.
+pub(super) fn short(answer: &impl Serialize) -> serde_json::Result<Option<Vec<u8>>> {
+    let mut short = Short(Vec::with_capacity(128));
+    match serde_json::to_writer(&mut short, answer) {
+        Ok(()) => Ok(Some(short.0)),
+        Err(error) if error.is_io() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -122,7 +131,8 @@ impl Write for Counted {
     }
 }
 
-trait Encode: Send {
+/// What can be written as JSON.
+pub(super) trait Encode: Send {
     fn encode_to(&self, out: &mut dyn Write) -> serde_json::Result<()>;
 }
 
@@ -151,6 +161,22 @@ impl Unencoded {
 pub(super) async fn complete(app: &App, tenant: &Tenant, mut response: Response) -> Response {
     let unencoded = response.extensions_mut().remove::<Unencoded>();
     let Some(answer) = unencoded.and_then(Unencoded::take) else { return response };
+    match send(app, tenant, answer).await {
+        Ok(sent) => {
+            *response.body_mut() = Body::new(sent);
+            response
+        }
+        Err(error) => unencodable(&error),
+    }
+}
+
+/// Encodes what is long when it is its tenant's turn and there is room, for a reader that is
+/// cut off if it takes too little.
+pub(super) async fn send(
+    app: &App,
+    tenant: &Tenant,
+    answer: Box<dyn Encode>,
+) -> serde_json::Result<Sent> {
     let answers = &app.inner.answers;
     let turn = answers.turn(tenant).await;
     let counting = at_length(|| {
@@ -158,10 +184,7 @@ pub(super) async fn complete(app: &App, tenant: &Tenant, mut response: Response)
         answer.encode_to(&mut counted).map(|()| counted.0)
     });
     drop(turn);
-    let bytes = match counting {
-        Ok(bytes) => bytes,
-        Err(error) => return unencodable(&error),
-    };
+    let bytes = counting?;
     let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).min(ANSWERS_KIB_MAX - 1) + 1;
     let room = answers.pressure.take(&answers.room, tenant, kib).await;
     let turn = answers.turn(tenant).await;
@@ -170,17 +193,11 @@ pub(super) async fn complete(app: &App, tenant: &Tenant, mut response: Response)
         answer.encode_to(&mut json).map(|()| json)
     });
     drop(turn);
-    match encoded {
-        Ok(json) => {
-            let (sent, taken) = Sent::new(json, room);
-            let watching = cut_off_when_slow(app.clone(), tenant.clone(), taken, sent.left());
-            let stop = app.inner.stop.clone();
-            app.inner.tasks.spawn(stop.run_until_cancelled_owned(watching));
-            *response.body_mut() = Body::new(sent);
-            response
-        }
-        Err(error) => unencodable(&error),
-    }
+    let (sent, taken) = Sent::new(encoded?, room);
+    let watching = cut_off_when_slow(app.clone(), tenant.clone(), taken, sent.left());
+    let stop = app.inner.stop.clone();
+    app.inner.tasks.spawn(stop.run_until_cancelled_owned(watching));
+    Ok(sent)
 }
 
 /// What a reader has not taken yet; none once it was cut off.
@@ -194,7 +211,7 @@ struct Rest {
 
 /// A long answer on its way. Each piece is a copy: one that waits to be written keeps
 /// nothing else.
-struct Sent {
+pub(super) struct Sent {
     left: Arc<Left>,
     bytes: usize,
     /// Hears how long each piece is that was taken.
@@ -212,6 +229,29 @@ impl Sent {
     fn left(&self) -> Weak<Left> {
         Arc::downgrade(&self.left)
     }
+
+    /// Whether all of it was taken.
+    pub(super) fn is_taken(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The next piece; none if all were taken. An error if the reader was cut off.
+    pub(super) fn piece(&mut self) -> io::Result<Option<Bytes>> {
+        let mut left = self.left.lock();
+        let Some(rest) = &mut *left else {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "its reader took too little"));
+        };
+        let next = &rest.json[rest.taken..];
+        if next.is_empty() {
+            return Ok(None);
+        }
+        let piece = Bytes::copy_from_slice(&next[..next.len().min(PIECE_BYTES)]);
+        rest.taken += piece.len();
+        self.bytes -= piece.len();
+        // Nobody counts any more once the node stops.
+        let _ = self.tell.send(piece.len());
+        Ok(Some(piece))
+    }
 }
 
 impl HttpBody for Sent {
@@ -222,26 +262,11 @@ impl HttpBody for Sent {
         self: Pin<&mut Self>,
         _context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let sent = self.get_mut();
-        let mut left = sent.left.lock();
-        let Some(rest) = &mut *left else {
-            let cut_off = io::Error::new(io::ErrorKind::TimedOut, "its reader took too little");
-            return Poll::Ready(Some(Err(cut_off)));
-        };
-        let next = &rest.json[rest.taken..];
-        if next.is_empty() {
-            return Poll::Ready(None);
-        }
-        let piece = Bytes::copy_from_slice(&next[..next.len().min(PIECE_BYTES)]);
-        rest.taken += piece.len();
-        sent.bytes -= piece.len();
-        // Nobody counts any more once the node stops.
-        let _ = sent.tell.send(piece.len());
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        Poll::Ready(self.get_mut().piece().transpose().map(|piece| piece.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.bytes == 0
+        self.is_taken()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -236,7 +236,8 @@ async fn take(
             serve(app, (class, &tenant), request, next).await
         }
         Destination::Leader(leader) => {
-            passage::pass(&leader, class, &parts, body, &app.inner.access).await
+            let place = passage::place(&app.inner.passages, &tenant, &leader).await?;
+            passage::pass(&leader, class, &parts, body, &app.inner.access, place).await
         }
         Destination::Nowhere(problem) => Err(problem.into()),
     }

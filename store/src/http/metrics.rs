@@ -1,7 +1,10 @@
 //! `/metrics`: OpenMetrics text, with names in the shape that etcd's have.
 //!
-//! Events are counted as they happen; states are read at each scrape.
+//! Events are counted as they happen; states are read at each scrape. Anybody may scrape, so
+//! the text is written a few times a second at most.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
@@ -29,6 +32,9 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 
 /// Start of every name.
 const PREFIX: &str = "holdfast";
+
+/// A text this old is still good for the next scrape, but for the clock.
+const TEXT_AGE_MAX: Duration = Duration::from_millis(100);
 
 /// The `route` of requests that no route matches: one label for all, or any
 /// client could make as many as it likes.
@@ -63,6 +69,8 @@ pub struct Metrics {
     fsync_seconds: Histogram,
     request_seconds: Family<RequestLabels, Histogram>,
     began: Instant,
+    /// The text without the clock, and when it was begun.
+    written: Mutex<Option<(tokio::time::Instant, Arc<str>)>>,
 }
 
 impl Default for Metrics {
@@ -140,6 +148,7 @@ impl Metrics {
             fsync_seconds,
             request_seconds,
             began: Instant::now(),
+            written: Mutex::default(),
         }
     }
 
@@ -185,10 +194,9 @@ impl Metrics {
         self.request_seconds.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// The whole text; without a node, what was counted so far.
-    fn text(&self, sample: Option<&Sample>) -> Result<String, std::fmt::Error> {
-        let mut text = String::new();
-        encode_registry(&mut text, &self.registry)?;
+    /// The text for a scrape.
+    fn text(&self, sample: impl FnOnce() -> Option<Sample>) -> Result<String, fmt::Error> {
+        let mut text = self.values(sample)?.to_string();
         let mut clock = Registry::with_prefix(PREFIX);
         clock.register(
             "clock_seconds",
@@ -196,12 +204,29 @@ impl Metrics {
             ConstGauge::new(self.began.elapsed().as_secs_f64()),
         );
         encode_registry(&mut text, &clock)?;
-        if let Some(sample) = sample {
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
+
+    /// What was counted, and what is so if there is a node: both written just now.
+    fn values(&self, sample: impl FnOnce() -> Option<Sample>) -> Result<Arc<str>, fmt::Error> {
+        // Others who scrape meanwhile wait for this one.
+        let mut written = self.written.lock();
+        if let Some((begun, text)) = &*written
+            && begun.elapsed() < TEXT_AGE_MAX
+        {
+            return Ok(text.clone());
+        }
+        let begun = tokio::time::Instant::now();
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry)?;
+        if let Some(sample) = sample() {
             let mut present = Registry::with_prefix(PREFIX);
             sample.register(&mut present);
             encode_registry(&mut text, &present)?;
         }
-        encode_eof(&mut text)?;
+        let text: Arc<str> = text.into();
+        *written = Some((begun, text.clone()));
         Ok(text)
     }
 }
@@ -328,14 +353,14 @@ impl Sample {
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"))
 )]
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
-    let sample = app.node().ok().map(Sample::of);
-    if let Some(leader) = sample.as_ref().and_then(|sample| sample.view.leader.as_ref()) {
-        let term = sample.as_ref().map_or(0, |sample| sample.view.term);
-        app.metrics().leader_seen(term, leader.node);
+    let metrics = app.metrics();
+    if let Ok(view) = app.node().map(Node::view)
+        && let Some(leader) = &view.leader
+    {
+        metrics.leader_seen(view.term, leader.node);
     }
-    let text = app
-        .metrics()
-        .text(sample.as_ref())
+    let text = metrics
+        .text(|| app.node().ok().map(Sample::of))
         .expect("writing into a string fails only when memory is gone");
     ([(header::CONTENT_TYPE, HeaderValue::from_static(OPENMETRICS))], text).into_response()
 }
@@ -411,7 +436,7 @@ mod tests {
         metrics.leader_seen(2, 3);
         metrics.observe_fsync(Duration::from_millis(1));
         metrics.observe_request("/v1/kv/put", 200, Duration::from_millis(2));
-        let text = metrics.text(None).unwrap();
+        let text = metrics.text(|| None).unwrap();
         for line in [
             "holdfast_server_proposals_committed_total 2",
             "holdfast_server_proposals_failed_total 1",
@@ -439,7 +464,7 @@ mod tests {
 
     #[test]
     fn what_is_so_is_shown_as_it_is_at_the_scrape() {
-        let text = Metrics::new().text(Some(&sample(NodeRole::Leader))).unwrap();
+        let text = Metrics::new().text(|| Some(sample(NodeRole::Leader))).unwrap();
         for line in [
             "holdfast_server_has_leader 1",
             "holdfast_server_is_leader 1",
@@ -461,16 +486,33 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn however_many_scrape_the_text_is_written_a_few_times_a_second() {
+        let (metrics, mut looks) = (Metrics::new(), 0);
+        let mut scrape = || {
+            let text = metrics.text(|| {
+                looks += 1;
+                Some(Sample { waits: looks, ..sample(NodeRole::Leader) })
+            });
+            text.unwrap()
+        };
+        for _ in 0..1_000 {
+            assert!(has_line(&scrape(), "holdfast_waits_parked 1"));
+        }
+        tokio::time::advance(TEXT_AGE_MAX).await;
+        assert!(has_line(&scrape(), "holdfast_waits_parked 2"));
+    }
+
     #[test]
     fn a_follower_knows_nothing_of_the_others_lag() {
-        let text = Metrics::new().text(Some(&sample(NodeRole::Follower))).unwrap();
+        let text = Metrics::new().text(|| Some(sample(NodeRole::Follower))).unwrap();
         assert!(!text.contains("replication_lag_entries{"), "{text}");
         assert!(has_line(&text, "holdfast_server_is_leader 0"), "{text}");
     }
 
     #[test]
     fn each_name_is_declared_once_and_the_text_ends_as_it_should() {
-        let text = Metrics::new().text(Some(&sample(NodeRole::Leader))).unwrap();
+        let text = Metrics::new().text(|| Some(sample(NodeRole::Leader))).unwrap();
         let names: Vec<&str> = text
             .lines()
             .filter_map(|line| line.strip_prefix("# TYPE "))

@@ -105,6 +105,8 @@ struct Inner {
     reply_room: Room,
     /// Streams that may be passed on: each takes one more descriptor.
     through_room: Arc<Semaphore>,
+    /// Calls that may be passed on, likewise, shared out among tenants.
+    passages: Room,
     /// Backups that may run at once.
     backups: Arc<Semaphore>,
     /// Whether a request waits for one of these.
@@ -156,6 +158,7 @@ impl App {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> App {
+        let passed_on_max = accept::passed_on_max(accept::descriptors());
         let inner = Inner {
             id,
             initial,
@@ -175,7 +178,8 @@ impl App {
             frame_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             dense_frames: Room::new(stream::DENSE_FRAMES_MAX),
             reply_room: Room::new(stream::UNDER_WAY_KIB_MAX),
-            through_room: Arc::new(Semaphore::new((accept::descriptors() / 8).clamp(1, 4096))),
+            through_room: Arc::new(Semaphore::new(passed_on_max)),
+            passages: Room::new(u32::try_from(passed_on_max).unwrap_or(u32::MAX)),
             backups: Arc::new(Semaphore::new(backup::BACKUPS_MAX)),
             pressure: stream::Pressure::default(),
             reports: agents::Reports::default(),

@@ -1,7 +1,11 @@
 //! Passes a call from a follower to the leader.
+//!
+//! Each takes a connection of its own, from when it is opened until the answer was read: so
+//! many are passed on at once, shared out among tenants.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::request::Parts;
@@ -21,7 +25,12 @@ use super::{Class, FORWARD_TIME_EXTRA};
 use crate::access::Access;
 use crate::dial::{self, DialError};
 use crate::http::problem::Failure;
+use crate::node::tenant::Tenant;
+use crate::node::tenant::room::{Part, Room};
 use crate::principal::Principal;
+
+/// Longest wait of a call for its place among those that are passed on.
+const PLACE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// What the leader needs of a request's head; the rest concerns this connection
 /// alone.
@@ -39,6 +48,21 @@ const PASSED_ON: [HeaderName; 7] = [
 const PASSED_BACK: [HeaderName; 3] =
     [header::CONTENT_TYPE, header::RETRY_AFTER, header::CACHE_CONTROL];
 
+/// A tenant's place for one more call.
+pub(super) async fn place(
+    places: &Room,
+    tenant: &Tenant,
+    leader: &LeaderHint,
+) -> Result<Part, Problem> {
+    tokio::time::timeout(PLACE_TIME_MAX, places.take(tenant, 1)).await.map_err(|_| {
+        let message = format!(
+            "this node has reached its limit of calls that it passes on; send it to the leader, node {}, or retry",
+            leader.node
+        );
+        Problem { leader: Some(leader.clone()), ..Problem::overloaded(message) }
+    })
+}
+
 /// Passes a call to the leader and its answer back.
 pub(super) async fn pass(
     leader: &LeaderHint,
@@ -46,6 +70,7 @@ pub(super) async fn pass(
     parts: &Parts,
     body: Bytes,
     access: &Access,
+    place: Part,
 ) -> Result<Response, Failure> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut headers = chosen(&parts.headers, &PASSED_ON);
@@ -58,7 +83,7 @@ pub(super) async fn pass(
     headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
     let limit = class.time_max() + FORWARD_TIME_EXTRA;
     let passing = async {
-        let answer = open(access, &leader.address, parts, path, headers, body).await?;
+        let answer = open(access, &leader.address, parts, path, headers, body, place).await?;
         match class {
             Class::Watch => Ok(answer),
             _ => settled(answer, &leader.address).await,
@@ -112,6 +137,7 @@ async fn open(
     path: &str,
     headers: HeaderMap,
     body: Bytes,
+    place: Part,
 ) -> Result<Response, DialError> {
     let broken = |why: String| DialError::Broken { address: address.to_owned(), why };
     let stream = dial::connect(access.tls(), address).await?;
@@ -139,7 +165,7 @@ async fn open(
         }
     };
     let (head, body) = answer.map_err(|error| broken(error.to_string()))?.into_parts();
-    let body = Carried { connection: (!is_over).then_some(connection), body };
+    let body = Carried { connection: (!is_over).then_some(connection), body, _place: place };
     Ok((head.status, chosen(&head.headers, &PASSED_BACK), Body::new(body)).into_response())
 }
 
@@ -150,6 +176,7 @@ type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 struct Carried {
     connection: Option<Driver>,
     body: Incoming,
+    _place: Part,
 }
 
 impl HttpBody for Carried {
@@ -180,7 +207,6 @@ impl HttpBody for Carried {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::time::Duration;
 
     use holdfast_api::Effectiveness;
 
@@ -213,6 +239,22 @@ mod tests {
             assert!(problem.retryable, "{class:?} {error}");
             assert_eq!(problem.leader, Some(leader()));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_are_passed_on_share_their_places_and_one_too_many_is_told_whom_to_ask() {
+        let places = Room::new(4);
+        let of = |name: &str| Tenant::Job(name.parse().unwrap());
+        let held = [
+            place(&places, &of("a"), &leader()).await.unwrap(),
+            place(&places, &of("a"), &leader()).await.unwrap(),
+        ];
+        let refused = place(&places, &of("a"), &leader()).await.unwrap_err();
+        assert_eq!((refused.code, refused.outcome), (Code::Overloaded, Effectiveness::None));
+        assert_eq!((refused.retryable, refused.leader), (true, Some(leader())));
+        assert!(place(&places, &of("b"), &leader()).await.is_ok());
+        drop(held);
+        assert!(place(&places, &of("a"), &leader()).await.is_ok());
     }
 
     #[test]

@@ -9,21 +9,19 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::{FutureExt, Stream, StreamExt, stream};
-use holdfast_api::{
-    Blob, ChangeKind, Code, Condition, Name, Problem, Revision, Scope, Until, WatchBatch,
-};
+use holdfast_api::{Blob, Code, Condition, Name, Problem, Revision, Scope, Until, WatchBatch};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::read::empty;
 use crate::http::App;
-use crate::http::answer::Json;
+use crate::http::answer::{self, Json, SHORT_BYTES_MAX, Sent};
 use crate::http::problem::extract::{Body, Params};
 use crate::http::problem::{Failure, ProblemDocument, ReadProblems};
+use crate::node::Watcher;
 use crate::node::tenant::Tenant;
 use crate::node::waits::Tells;
-use crate::node::{Watcher, at_length};
 use crate::principal::Principal;
 
 /// Longest time of one wait; ask again with `since` to wait longer.
@@ -34,9 +32,6 @@ const WAIT_TIME_DEFAULT_MS: u64 = 30_000;
 
 /// How often a watch without changes reports its progress.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-
-/// Lines of a watch with more bytes of keys and values are encoded in turn.
-const SHORT_BYTES_MAX: usize = 16 * 1024;
 
 /// Media type of a watch: one JSON document on each line.
 const NDJSON: &str = "application/x-ndjson";
@@ -178,7 +173,9 @@ pub(crate) enum WatchLine {
 /// The answer is one JSON document on each line. The first line, and one each
 /// ten seconds without a change, has no changes and says up to which revision
 /// everything was delivered. A last line `{"problem": …}` says why the watch
-/// ended: `fenced` when the run has ended, with the run that took its place.
+/// ended: `fenced` when the run has ended, with the run that took its place;
+/// `overloaded`, after a line that breaks off, when a long line was read too
+/// slowly. Watch again from its revision.
 #[utoipa::path(
     post, path = "/v1/kv/watch", operation_id = "kv_watch", tag = "keys",
     request_body(content = WatchRequest, example = json!({"job": "web", "prefix": "gre"})),
@@ -230,7 +227,7 @@ fn start_watch(app: &App, caller: &Principal, request: WatchRequest) -> Result<R
     let past = watcher.next(Some(KEEP_ALIVE)).now_or_never().transpose()?.unwrap_or_default();
     let first = line(&WatchLine::Batch(WatchBatch { revision: delivered, changes: Vec::new() }));
     let tenant = Tenant::of(&scope);
-    let watching = Watching { app: app.clone(), tenant, watcher, past, delivered };
+    let watching = Watching { app: app.clone(), tenant, watcher, past, delivered, long: None };
     let lines = stream::iter([first]).chain(watching.lines());
     let lines = lines.take_until(app.inner.stop.clone().cancelled_owned());
     let (app, caller) = (app.clone(), caller.clone());
@@ -242,7 +239,8 @@ fn start_watch(app: &App, caller: &Principal, request: WatchRequest) -> Result<R
     Ok((headers, HttpBody::from_stream(lines.map(Ok::<_, Infallible>))).into_response())
 }
 
-/// A watch under way.
+/// A watch under way. It holds a few lines that are short, or one that is long and has room;
+/// the history is read again for what comes behind them.
 struct Watching {
     app: App,
     tenant: Tenant,
@@ -251,6 +249,8 @@ struct Watching {
     past: Vec<WatchBatch>,
     /// Everything up to this revision was delivered.
     delivered: Revision,
+    /// A long line that is being read, without its end, and its revision.
+    long: Option<(Revision, Sent)>,
 }
 
 impl Watching {
@@ -261,14 +261,24 @@ impl Watching {
                 Ok(lines) => Some((lines, Some(watching))),
                 Err(problem) => {
                     let problem = Failure::from(problem).document();
-                    Some((line(&WatchLine::Ended { problem }), None))
+                    let last = line(&WatchLine::Ended { problem });
+                    // A line that breaks off ends here.
+                    let last = match watching.long {
+                        Some(_) => Bytes::from([&b"\n"[..], &last[..]].concat()),
+                        None => last,
+                    };
+                    Some((last, None))
                 }
             }
         })
     }
 
-    /// The next lines; a progress line if nothing happened for a while.
+    /// The next lines, or a piece of a long one; a progress line if nothing happened for a
+    /// while.
     async fn next(&mut self) -> Result<Bytes, Problem> {
+        if let Some(piece) = self.piece() {
+            return piece;
+        }
         let batches = if self.past.is_empty() {
             match tokio::time::timeout(KEEP_ALIVE, self.watcher.next(Some(KEEP_ALIVE))).await {
                 Ok(batches) => batches?,
@@ -277,40 +287,74 @@ impl Watching {
         } else {
             std::mem::take(&mut self.past)
         };
-        if let Some(last) = batches.last() {
-            self.delivered = self.delivered.max(last.revision);
+        let (lines, short) = short(&batches);
+        let taken = short.max(1);
+        if let Some(behind) = batches.get(taken) {
+            self.watcher.rewind(behind.revision);
         }
-        let is_long = batches.iter().map(bytes).sum::<usize>() > SHORT_BYTES_MAX;
-        let encode = || {
-            let lines = batches.into_iter().map(|batch| line(&WatchLine::Batch(batch)));
-            Bytes::from(lines.collect::<Vec<Bytes>>().concat())
-        };
-        if !is_long {
-            return Ok(encode());
+        let mut taken = batches.into_iter().take(taken);
+        if short > 0 {
+            let last = taken.next_back().map_or(0, |last| last.revision);
+            self.delivered = self.delivered.max(last);
+            return Ok(lines.into());
         }
-        let _turn = self.app.inner.answers.turn(&self.tenant).await;
-        Ok(at_length(encode))
+        let Some(batch) = taken.next() else { return Ok(Bytes::new()) };
+        // Nothing of the others is kept while this one waits for room.
+        drop(taken);
+        let revision = batch.revision;
+        self.delivered = self.delivered.max(revision);
+        let sent = answer::send(&self.app, &self.tenant, Box::new(batch)).await;
+        self.long = Some((revision, sent.expect(WRITABLE)));
+        self.piece().unwrap_or_else(|| Ok(Bytes::new()))
+    }
+
+    /// The next piece of a long line; none if there is no such line.
+    fn piece(&mut self) -> Option<Result<Bytes, Problem>> {
+        let (revision, sent) = self.long.as_mut()?;
+        Some(match sent.piece() {
+            Ok(piece) if sent.is_taken() => {
+                self.long = None;
+                Ok(Bytes::from([&piece.unwrap_or_default()[..], b"\n"].concat()))
+            }
+            Ok(piece) => Ok(piece.unwrap_or_default()),
+            Err(_) => {
+                let why = format!(
+                    "this line was not read fast enough: watch again from revision {revision}"
+                );
+                Err(Problem::overloaded(why))
+            }
+        })
     }
 }
 
-/// Bytes of the keys and values of a batch.
-fn bytes(batch: &WatchBatch) -> usize {
-    let value = |kind: &ChangeKind| match kind {
-        ChangeKind::Put { value, .. } => value.len(),
-        ChangeKind::Delete | ChangeKind::Push { .. } | ChangeKind::Pop { .. } => 0,
-    };
-    batch.changes.iter().map(|change| change.key.len() + value(&change.kind)).sum()
+const WRITABLE: &str = "a line is made of strings and numbers, which JSON can hold";
+
+/// The first lines, as many as are short together, and how many they are; none if the first
+/// one is long.
+fn short(batches: &[WatchBatch]) -> (Vec<u8>, usize) {
+    let mut lines = Vec::new();
+    for (count, batch) in batches.iter().enumerate() {
+        match answer::short(batch).expect(WRITABLE) {
+            Some(line) if lines.len() + line.len() < SHORT_BYTES_MAX => {
+                lines.extend(line);
+                lines.push(b'\n');
+            }
+            Some(_) | None => return (lines, count),
+        }
+    }
+    (lines, batches.len())
 }
 
 fn line(line: &WatchLine) -> Bytes {
-    let mut text = serde_json::to_vec(line)
-        .expect("a line is made of strings and numbers, which JSON can hold");
+    let mut text = serde_json::to_vec(line).expect(WRITABLE);
     text.push(b'\n');
     text.into()
 }
 
 #[cfg(test)]
 mod tests {
+    use holdfast_api::name::default_name;
+    use holdfast_api::{Change, ChangeKind};
     use serde_json::{Value, from_slice, from_value, json};
 
     use super::*;
@@ -345,6 +389,23 @@ mod tests {
         assert_eq!(ask(longest).time_limit().unwrap(), WAIT_TIME_MAX);
         let refused = ask(longest + 1).time_limit().unwrap_err();
         assert!(refused.problem().message.contains("600000"), "{refused:?}");
+    }
+
+    fn batch(revision: Revision, bytes: usize) -> WatchBatch {
+        let kind = ChangeKind::Put { value: Blob::from(vec![b'v'; bytes]), version: 1 };
+        let change = Change { job: default_name(), run: default_name(), key: "k".into(), kind };
+        WatchBatch { revision, changes: vec![change] }
+    }
+
+    #[test]
+    fn short_lines_go_together_and_a_long_one_by_itself() {
+        let third = SHORT_BYTES_MAX / 3;
+        let batches = [batch(1, third), batch(2, third), batch(3, third), batch(4, 1)];
+        let (lines, count) = short(&batches);
+        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let read: Vec<WatchBatch> = lines.map(|line| from_slice(line).unwrap()).collect();
+        assert_eq!((read, count), (batches[..2].to_vec(), 2));
+        assert_eq!(short(&[batch(1, SHORT_BYTES_MAX), batch(2, 1)]), (Vec::new(), 0));
     }
 
     #[test]

@@ -1,0 +1,200 @@
+//! Answers that an HTTP/2 client does not take.
+//!
+//! Such a client reads frames, but gives an answer no window: the pieces that it was to get
+//! next stay in memory, and the answer is not asked for more, so that it cannot be cut off
+//! either. The connection is closed.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Longest time for an HTTP/2 client to take a piece of an answer. Until then each of its
+/// streams holds one or two pieces.
+pub(super) const TAKE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Pieces of a connection's answers that its client has not taken yet, by age. HTTP/2 keeps
+/// them until the client opens its window: an answer in between is not asked for more.
+#[derive(Clone, Default)]
+pub(super) struct Untaken(Arc<Mutex<Pieces>>);
+
+#[derive(Default)]
+struct Pieces {
+    last: u64,
+    by_age: BTreeMap<u64, Instant>,
+}
+
+impl Untaken {
+    /// An answer each of whose pieces is noted until it was written.
+    pub(super) fn noting(self, body: Body) -> Body {
+        Body::new(Noting { body, untaken: self })
+    }
+
+    fn note(&self, bytes: Bytes) -> Bytes {
+        let mut pieces = self.0.lock();
+        pieces.last += 1;
+        let number = pieces.last;
+        pieces.by_age.insert(number, Instant::now());
+        drop(pieces);
+        Bytes::from_owner(Piece { bytes, number, untaken: self.clone() })
+    }
+
+    fn oldest(&self) -> Option<Instant> {
+        self.0.lock().by_age.first_key_value().map(|(_, since)| *since)
+    }
+
+    /// Returns when a piece has not been taken in its time.
+    pub(super) async fn for_too_long(&self) {
+        loop {
+            let waited = self.oldest().map_or(Duration::ZERO, |since| since.elapsed());
+            let Some(rest) = TAKE_TIME_MAX.checked_sub(waited).filter(|rest| !rest.is_zero())
+            else {
+                return;
+            };
+            // A piece that comes meanwhile is not older at the end.
+            tokio::time::sleep(rest).await;
+        }
+    }
+}
+
+/// A piece of an answer; dropped when it was written, or its stream is gone.
+struct Piece {
+    bytes: Bytes,
+    number: u64,
+    untaken: Untaken,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.untaken.0.lock().by_age.remove(&self.number);
+    }
+}
+
+struct Noting {
+    body: Body,
+    untaken: Untaken,
+}
+
+impl HttpBody for Noting {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Noting { body, untaken } = self.get_mut();
+        let frame = ready!(Pin::new(body).poll_frame(context));
+        let noted = frame.map(|frame| frame.map(|frame| frame.map_data(|data| untaken.note(data))));
+        Poll::Ready(noted)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::{BodyExt, Empty};
+    use hyper::body::Incoming;
+    use hyper::client::conn::http2;
+    use hyper::service::service_fn;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+
+    use super::*;
+    use crate::http::accept::builder;
+
+    /// An answer's pieces.
+    const PIECES: usize = 16;
+    const PIECE_BYTES: usize = 64 * 1024;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_piece_is_untaken_until_the_last_of_its_bytes_is_dropped() {
+        let untaken = Untaken::default();
+        let hour = Duration::from_secs(3600);
+        assert!(tokio::time::timeout(hour, untaken.for_too_long()).await.is_err());
+        let begun = Instant::now();
+        let mut piece = untaken.note(Bytes::from_static(b"abc"));
+        let rest = piece.split_off(1);
+        drop(piece);
+        untaken.for_too_long().await;
+        assert_eq!(begun.elapsed(), TAKE_TIME_MAX);
+        assert_eq!(rest, &b"bc"[..]);
+        drop(rest);
+        assert!(tokio::time::timeout(hour, untaken.for_too_long()).await.is_err());
+    }
+
+    /// Serves an answer of many pieces to an HTTP/2 client with such a window. Returns how
+    /// many bytes it has read, and when it had all of them or its connection was closed.
+    async fn served(window: u32, reads: bool) -> (usize, Duration) {
+        let (here, there) = tokio::io::duplex(64 * 1024);
+        let untaken = Untaken::default();
+        let noted = untaken.clone();
+        let service = service_fn(move |_: hyper::Request<Incoming>| {
+            let pieces =
+                (0..PIECES).map(|_| Ok::<_, Infallible>(Bytes::from(vec![7; PIECE_BYTES])));
+            let body = Body::from_stream(futures::stream::iter(pieces));
+            let answer = hyper::Response::new(noted.clone().noting(body));
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let builder = builder();
+        let serving = async {
+            tokio::select! {
+                _ = builder.serve_connection(TokioIo::new(there), service) => {}
+                () = untaken.for_too_long() => {}
+            }
+            std::future::pending::<()>().await;
+        };
+        let reading = async {
+            let mut client = http2::Builder::new(TokioExecutor::new());
+            client.initial_stream_window_size(window);
+            let (mut sender, driver) = client.handshake(TokioIo::new(here)).await.unwrap();
+            let request = hyper::Request::get("http://node/").body(Empty::<Bytes>::new()).unwrap();
+            let exchange = async {
+                let answer = sender.send_request(request).await.unwrap();
+                if !reads {
+                    std::future::pending::<()>().await;
+                }
+                answer.into_body().collect().await.unwrap().to_bytes().len()
+            };
+            tokio::select! {
+                read = exchange => read,
+                _ = driver => 0,
+            }
+        };
+        let begun = Instant::now();
+        tokio::select! {
+            () = serving => unreachable!("it goes on"),
+            read = reading => (read, begun.elapsed()),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_of_http2_that_takes_nothing_of_an_answer_is_left() {
+        for window in [0, 1] {
+            assert_eq!(served(window, false).await, (0, TAKE_TIME_MAX));
+        }
+        let (read, after) = served(64 * 1024, true).await;
+        assert_eq!(read, PIECES * PIECE_BYTES);
+        assert!(after < TAKE_TIME_MAX);
+    }
+}
