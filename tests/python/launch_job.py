@@ -177,8 +177,10 @@ def form_group(method: str) -> dist.Store:
     return dist.distributed_c10d._get_default_store()
 
 
-def train(folder: pathlib.Path, store: dist.Store, attempt: int | None = None, fail=crash) -> None:
-    """Takes steps until it is told to finish."""
+def train(folder: pathlib.Path, store: dist.Store, attempt: int | None = None, fail=crash) -> list[torch.Tensor]:
+    """Takes steps until it is told to finish. The tensors of its last calls are to be kept while the
+    group is destroyed: until torch 2.8, Gloo's threads are joined with Python's lock held, and one of
+    them hangs in giving back a tensor that nothing else holds (pytorch#154976)."""
     rank, world = dist.get_rank(), dist.get_world_size()
     if attempt is None:
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -213,6 +215,7 @@ def train(folder: pathlib.Path, store: dist.Store, attempt: int | None = None, f
     dist.barrier()
     if rank == 0:
         print(f"trained {step} steps with {world} ranks in attempt {attempt}", flush=True)
+    return [orders, total]
 
 
 def main() -> None:
@@ -222,7 +225,7 @@ def main() -> None:
     if method in LAUNCHED_HERE:
         LAUNCHED_HERE[method](folder)
         return
-    train(folder, form_group(method))
+    _kept = train(folder, form_group(method))
     dist.destroy_process_group()
 
 

@@ -413,7 +413,7 @@ async fn log_leaders(client: &Client) -> std::convert::Infallible {
             }
             // Until a leader is known, they may belong to its change.
             None if counted && now.leader.is_some() => {
-                info!("connection to the store lost; {resent} calls resent");
+                info!("{resent} calls resent to the same leader");
             }
             None => continue,
         }

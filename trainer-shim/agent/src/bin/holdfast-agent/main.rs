@@ -38,6 +38,7 @@ mod usage;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::FromArgMatches;
 use command_line::{CommandLine, Flags, Mode, Process, Task};
@@ -53,6 +54,9 @@ const FAILURE: u8 = 125;
 /// Threads for all connections and the store's client: an agent shares its
 /// host with trainers that want every core.
 const THREADS_MAX: usize = 4;
+
+/// How long the end waits for what its threads still do for nobody.
+const END_TIME_MAX: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let matches = help::command().try_get_matches();
@@ -142,7 +146,7 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = (processors / 2).clamp(1, THREADS_MAX);
     let runtime = runtime(if matches!(mode, Mode::Run { .. }) { 1 } else { threads })?;
-    match mode {
+    let ended = match mode {
         Mode::Host { before, kept } => {
             surroundings::leave_folder();
             match runtime.block_on(host::host(settings, before, kept.is_some(), output)) {
@@ -167,7 +171,10 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
             };
             runtime.block_on(launch::launch(settings, run, program, &command, output))
         }
-    }
+    };
+    // A look at a process can hang in the kernel.
+    runtime.shutdown_timeout(END_TIME_MAX);
+    ended
 }
 
 /// The settings, with all files that they name read once.
