@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use holdfast_api::version::{MINOR_COORDINATION, MINOR_EVENTS};
 use holdfast_api::{
-    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseId, Name, Read,
-    ReadAnswer, Revision, Scope, SessionId, Status, WatchBatch,
+    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseId, Name,
+    ProcessCommand, Read, ReadAnswer, Revision, RunCommand, Scope, SessionId, Status, WatchBatch,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -163,13 +163,18 @@ impl Ask {
         matches!(self, Ask::Propose { command, .. } if command.facts().names_itself)
     }
 
-    /// The job of its command.
+    /// The job that a session opened for it counts for: that of its command, unless the command
+    /// ends what the job has: a job that holds its share can still be ended.
     pub(crate) fn job(&self) -> Option<&Name> {
-        match self {
-            Ask::Propose { command, .. } | Ask::Pipeline(Pipeline { command, .. }) => {
-                command.facts().subject.job()
-            }
-            _ => None,
+        let (Ask::Propose { command, .. } | Ask::Pipeline(Pipeline { command, .. })) = self else {
+            return None;
+        };
+        match command {
+            Command::Run(
+                RunCommand::End { .. } | RunCommand::Delete { .. } | RunCommand::DeleteJob { .. },
+            )
+            | Command::Process(ProcessCommand::Remove { .. }) => None,
+            _ => command.facts().subject.job(),
         }
     }
 

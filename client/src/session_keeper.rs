@@ -94,10 +94,10 @@ impl SessionKeeper {
 
     /// The session task that is to be sent now: without a session, if one is wanted,
     /// its opening. It counts for this job, unless there is a lease.
-    pub(crate) fn next_session_task(
+    pub(crate) fn next_session_task<'j>(
         &mut self,
         session_wanted: bool,
-        job: Option<&Name>,
+        job: impl FnOnce() -> Option<&'j Name>,
         now: Instant,
     ) -> Option<Command> {
         if !self.has_sendable(session_wanted, now) {
@@ -109,7 +109,7 @@ impl SessionKeeper {
         let command = match self.session_task.get_or_insert_with(open).kind {
             SessionTaskKind::Open(nonce) => {
                 let ttl_ms = u64::try_from(self.ttl_wanted.as_millis()).unwrap_or(u64::MAX);
-                SessionCommand::Open { nonce, ttl_ms, lease: self.lease, job: job.cloned() }
+                SessionCommand::Open { nonce, ttl_ms, lease: self.lease, job: job().cloned() }
             }
             SessionTaskKind::KeepAlive(session) => SessionCommand::KeepAlive { session },
             SessionTaskKind::Close(session) => SessionCommand::Close { session },

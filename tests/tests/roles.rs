@@ -232,10 +232,11 @@ async fn every_call(over: Over) {
 }
 
 #[tokio::test]
-async fn a_session_counts_for_no_job_of_others() {
+async fn a_session_counts_for_no_job_that_its_opener_may_not_use() {
     let files = Files::new().await;
     let cluster = files.cluster(Over::Plain).await;
     let llm = files.token("llm", "key", "1h", &["--role", "job", "--jobs", "llm-*"]).await;
+    let operator = files.token("op", "key", "1h", &["--role", "operator"]).await;
     let (_, leader) = cluster.follower_and_leader().await;
     eventually("the feature level to rise", async || {
         let status = get(&cluster, leader, SHARED, "/v1/status").await.json();
@@ -246,12 +247,14 @@ async fn a_session_counts_for_no_job_of_others() {
     let limited = ask(&cluster, leader, SHARED, (Method::POST, "/v1/limits"), &few).await;
     assert_eq!(limited.status, 200, "{}", limited.text());
     let (open, of_web) = ((Method::POST, "/v1/session/open"), json!({"job": "web"}));
-    for _ in 0..2 {
-        let opened = ask(&cluster, leader, &llm, open.clone(), &of_web).await;
+    for token in [&llm, &operator] {
+        let opened = ask(&cluster, leader, token, open.clone(), &of_web).await;
         assert_eq!(opened.status, 200, "{}", opened.text());
     }
-    let refused = ask(&cluster, leader, &llm, open.clone(), &of_web).await;
-    assert!(refused.text().contains("those who name no job hold 2 of 4"), "{}", refused.text());
+    for token in [&llm, &operator] {
+        let refused = ask(&cluster, leader, token, open.clone(), &of_web).await;
+        assert!(refused.text().contains("those who name no job hold 2 of 4"), "{}", refused.text());
+    }
     let opened = ask(&cluster, leader, SHARED, open, &of_web).await;
     assert_eq!(opened.status, 200, "{}", opened.text());
 }

@@ -50,7 +50,7 @@ impl Calls {
         let mut bytes = 0;
         if leads {
             let wanted = self.queues.want_session();
-            let job = self.queues.job_without_session(&self.open);
+            let job = || self.queues.job_without_session(&self.open);
             if let Some(command) = self.session_keeper.next_session_task(wanted, job, now) {
                 let id = self.next_wire();
                 self.session_keeper.session_task_sent(id, now);

@@ -39,13 +39,13 @@ impl Queues {
         !self.fresh.is_empty() || !self.small.is_empty()
     }
 
-    /// The job of a command that takes a session.
-    pub(super) fn job_without_session<'a>(
-        &'a self,
-        open: &'a BTreeMap<CallId, Call>,
-    ) -> Option<&'a Name> {
-        let fresh = || open.get(self.fresh.first()?)?.ask.job();
-        self.small.job().or_else(fresh)
+    /// The job of the oldest command that takes a session.
+    pub(super) fn job_without_session<'o>(
+        &self,
+        open: &'o BTreeMap<CallId, Call>,
+    ) -> Option<&'o Name> {
+        let oldest = self.small.all().into_iter().chain(self.fresh.first().copied()).min()?;
+        open.get(&oldest)?.ask.job()
     }
 }
 
@@ -107,12 +107,6 @@ impl Lines {
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting == 0
-    }
-
-    /// The job of one that waits.
-    fn job(&self) -> Option<&Name> {
-        let waiting = self.lines.iter().find(|(_, line)| !line.waiting.is_empty());
-        waiting.map(|(group, _)| &group.scope.job)
     }
 
     /// Whether the pipeline that goes out now has no room for all that wait.

@@ -40,7 +40,8 @@ pub(crate) struct OpenSessionRequest {
     /// Idle time after which the session may expire, in milliseconds.
     #[serde(default = "session_ttl_default")]
     pub ttl_ms: u64,
-    /// The job that the session counts for. Left out, it counts with all others that name none.
+    /// The job that the session counts for. Left out, it counts with all others that name none;
+    /// so does, without an error, a job that the caller may not use.
     #[serde(default)]
     pub job: Option<Name>,
 }

@@ -135,12 +135,13 @@ impl Acting<'_> {
         self.check(&(Operation::Report, Whose::Job(job.clone())))
     }
 
-    /// The proposal as it is logged: a session counts for a job only if its opener is of that job,
-    /// and from [`SHARES_LEVEL`] on.
+    /// The proposal as it is logged: a session counts for a job only if its opener may use that
+    /// job, and from [`SHARES_LEVEL`] on. An operator's counts for none.
     fn counted(self, mut proposal: Proposal) -> Proposal {
         if let Command::Session(SessionCommand::Open { job, .. }) = &mut proposal.command {
             let is_told = self.node.machine().feature_level() >= SHARES_LEVEL;
-            *job = job.take().filter(|job| is_told && self.may_be(&Tenant::Job(job.clone())));
+            let of = |job: &Name| (Operation::OpenSession, Whose::Job(job.clone()));
+            *job = job.take().filter(|job| is_told && self.check(&of(job)).is_ok());
         }
         proposal
     }

@@ -18,23 +18,45 @@ fn the_first_command_opens_the_session_and_follows_it() {
     assert_eq!(call.now().unwrap().revision, 5);
 }
 
-#[test]
-fn a_session_is_opened_for_the_job_of_a_command_that_waits() {
-    let job_of = |request: &Request| match &request.body {
+/// The job of the session that is opened for what waits.
+fn session_job(bench: &mut Bench) -> Option<Name> {
+    match bench.sent().remove(0).body {
         RequestBody::Propose(Proposal {
             command: Command::Session(SessionCommand::Open { job, .. }),
             ..
-        }) => job.as_ref().map(Name::to_string),
+        }) => job,
         other => panic!("opening a session expected, not {other:?}"),
-    };
+    }
+}
+
+#[test]
+fn a_session_is_opened_for_the_job_of_the_oldest_command_that_waits() {
+    let train: Name = "train".parse().unwrap();
+    let open = || RunCommand::Open { job: train.clone(), run: None, takeover: false };
     let mut bench = Bench::new();
     let _add = bench.propose(1);
-    assert_eq!(job_of(&bench.sent()[0]).as_deref(), Some("default"));
+    let _open = bench.submit(None, |reply| Ask::Propose { command: Command::Run(open()), reply });
+    assert_eq!(session_job(&mut bench), Some(Scope::default().job));
     let mut bench = Bench::new();
-    let (job, run) = ("train".parse().unwrap(), "r1".parse().unwrap());
-    let command = Command::Run(RunCommand::End { job, run });
-    let _end = bench.submit(None, |reply| Ask::Propose { command, reply });
-    assert_eq!(job_of(&bench.sent()[0]).as_deref(), Some("train"));
+    let _open = bench.submit(None, |reply| Ask::Propose { command: Command::Run(open()), reply });
+    let _add = bench.propose(1);
+    assert_eq!(session_job(&mut bench), Some(train));
+}
+
+#[test]
+fn a_session_that_ends_what_a_job_has_counts_for_no_job() {
+    let (job, run): (Name, Name) = ("train".parse().unwrap(), "r1".parse().unwrap());
+    let (scope, reason) = (Scope { job: job.clone(), run: None }, "gone".to_owned());
+    for command in [
+        Command::Run(RunCommand::End { job: job.clone(), run: run.clone() }),
+        Command::Run(RunCommand::Delete { job: job.clone(), run }),
+        Command::Run(RunCommand::DeleteJob { job }),
+        Command::Process(ProcessCommand::Remove { scope, process: 0, incarnation: 1, reason }),
+    ] {
+        let mut bench = Bench::new();
+        let _call = bench.submit(None, |reply| Ask::Propose { command, reply });
+        assert_eq!(session_job(&mut bench), None);
+    }
 }
 
 #[test]
