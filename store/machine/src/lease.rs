@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use holdfast_api::run::{HOLDERS_COUNTED_MAX, HOLDERS_NAMED_MAX};
+use holdfast_api::version::SHARES_LEVEL;
 use holdfast_api::{
     Cause, Command, Entry, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, LogTime, Name, Nonce,
     Outcome, ProcessId, Refusal, Revision, Revocation, RevokeCause, RunChoice, Scope, SessionId,
@@ -305,7 +306,7 @@ impl Machine {
         }
         let target = self.jobs.writable(scope)?;
         self.not_over(&target.key)?;
-        self.room_for_lease(&target.key.job)?;
+        self.room_for_lease(&self.leases.shares, &target.key.job)?;
         let opened = !target.exists;
         if opened {
             self.jobs.room_for_run(&target.key.job, &self.cluster, self.time)?;
@@ -325,7 +326,14 @@ impl Machine {
         if let Some(granted) = self.granted(holder)? {
             return Ok(granted);
         }
-        self.room_for_lease(job)?;
+        // A new run ends the one before, and all leases that the job holds with it.
+        let ends_held =
+            self.cluster.feature_level >= SHARES_LEVEL && matches!(self.met(job, choice), Ok(None));
+        let shares = &self.leases.shares;
+        match ends_held {
+            true => self.room_for_lease(&shares.without(job), job)?,
+            false => self.room_for_lease(shares, job)?,
+        }
         let entered = self.enter(job, choice, takeover, applied)?;
         Ok(self.grant_in(entered, holder, applied))
     }
@@ -354,9 +362,9 @@ impl Machine {
         }))
     }
 
-    fn room_for_lease(&self, job: &Name) -> Result<(), Refusal> {
+    fn room_for_lease(&self, shares: &Shares, job: &Name) -> Result<(), Refusal> {
         let limit = ("leases_max", self.cluster.limits().coordination.leases_max);
-        self.leases.shares.room_for_one(Some(job), limit, self.cluster.feature_level)
+        shares.room_for_one(Some(job), limit, self.cluster.feature_level)
     }
 
     fn grant_in(

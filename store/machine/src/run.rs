@@ -69,25 +69,12 @@ impl Machine {
         takeover: bool,
         applied: &mut Applied,
     ) -> Result<Entered, Refusal> {
+        if let Some(run) = self.met(job_name, choice)? {
+            return Ok(Entered { run, opened: false, ended: None });
+        }
         let job = self.jobs.by_name.get(job_name);
         let open = job.and_then(|job| job.open.as_ref());
         let key = |run: &Name| RunKey { job: job_name.clone(), run: run.clone() };
-        let met = match choice {
-            RunChoice::New => None,
-            RunChoice::Auto | RunChoice::Held => open.map(key).filter(|open| {
-                let lost = self.jobs.run(open).is_some_and(|run| run.lost_at.is_some());
-                self.leases.ends_at(open, 0).is_none() && !(lost && *choice == RunChoice::Held)
-            }),
-            RunChoice::Named(name) if job.is_some_and(|job| job.runs.contains_key(name)) => {
-                let named = key(name);
-                self.not_over(&named)?;
-                Some(named)
-            }
-            RunChoice::Named(_) => None,
-        };
-        if let Some(run) = met {
-            return Ok(Entered { run, opened: false, ended: None });
-        }
         let run = match choice {
             RunChoice::Named(name) => name.clone(),
             RunChoice::Auto | RunChoice::Held | RunChoice::New => job
@@ -100,6 +87,31 @@ impl Machine {
         let run = key(&run);
         let ended = self.open_new(&run, applied)?;
         Ok(Entered { run, opened: true, ended })
+    }
+
+    /// The chosen run, if there is one; none: it is to be opened, in the place of the job's open
+    /// one.
+    pub(crate) fn met(
+        &self,
+        job_name: &Name,
+        choice: &RunChoice,
+    ) -> Result<Option<RunKey>, Refusal> {
+        let job = self.jobs.by_name.get(job_name);
+        let open = job.and_then(|job| job.open.as_ref());
+        let key = |run: &Name| RunKey { job: job_name.clone(), run: run.clone() };
+        Ok(match choice {
+            RunChoice::New => None,
+            RunChoice::Auto | RunChoice::Held => open.map(key).filter(|open| {
+                let lost = self.jobs.run(open).is_some_and(|run| run.lost_at.is_some());
+                self.leases.ends_at(open, 0).is_none() && !(lost && *choice == RunChoice::Held)
+            }),
+            RunChoice::Named(name) if job.is_some_and(|job| job.runs.contains_key(name)) => {
+                let named = key(name);
+                self.not_over(&named)?;
+                Some(named)
+            }
+            RunChoice::Named(_) => None,
+        })
     }
 
     /// Opens a run of a new name, as part of the present revision, and ends the one

@@ -1,6 +1,7 @@
 //! Fair shares of the sessions and of the leases of a cluster: a job holds at most as many as are
 //! free (the dynamic threshold of Choudhury and Hahne 1998). One that takes all it can gets half
-//! of them, the next one half of the rest, and so on.
+//! of them, the next one half of the rest, and so on. Shares hold between jobs: a client that may
+//! name many jobs has the shares of all of them.
 
 use holdfast_api::version::SHARES_LEVEL;
 use holdfast_api::{Name, Refusal};
@@ -34,6 +35,13 @@ impl Shares {
             return full(Some(held), job);
         }
         Ok(())
+    }
+
+    /// The shares of all other jobs.
+    pub fn without(&self, job: &Name) -> Shares {
+        let mut others = self.clone();
+        others.all -= others.by_job.remove(&Some(job.clone())).unwrap_or(0);
+        others
     }
 
     pub fn take(&mut self, job: Option<&Name>) {
@@ -99,7 +107,9 @@ mod tests {
         let (mut shares, a, b) = (Shares::default(), job("a"), job("b"));
         let of_a = fill(&mut shares, a.as_ref(), FEATURE_LEVEL);
         let of_b = fill(&mut shares, b.as_ref(), FEATURE_LEVEL);
+        let others = shares.without(a.as_ref().unwrap());
         (0..of_a).for_each(|_| shares.give_back(a.as_ref()));
+        assert_eq!(shares, others);
         assert_eq!(of_b + fill(&mut shares, b.as_ref(), FEATURE_LEVEL), 50);
         (0..50).for_each(|_| shares.give_back(b.as_ref()));
         assert_eq!(shares, Shares::default());
