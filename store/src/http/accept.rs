@@ -56,7 +56,7 @@ const CONNECTIONS_MAX: usize = 16_384;
 const DESCRIPTORS_KEPT: usize = 256;
 
 /// Descriptors for streams that are passed on to the leader, and as many for calls: at most
-/// this part of all. Each takes a connection of its own.
+/// this part of those that are not reserved. Each takes a connection of its own.
 const PASSED_ON_MAX: usize = 4096;
 const PASSED_ON_PART: usize = 8;
 
@@ -277,9 +277,11 @@ pub(crate) fn descriptors() -> usize {
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
-/// How many streams may be passed on to the leader at once, and how many calls.
+/// How many streams may be passed on to the leader at once, and how many calls: of these, as
+/// many that last as others.
 pub(crate) fn passed_on_max(descriptors: usize) -> usize {
-    (descriptors / PASSED_ON_PART).clamp(1, PASSED_ON_MAX)
+    let others = DESCRIPTORS_KEPT + ROUND_MAX;
+    (descriptors.saturating_sub(others) / PASSED_ON_PART).clamp(2, PASSED_ON_MAX)
 }
 
 /// The places that this process has for connections; its descriptors bound them.
@@ -491,9 +493,12 @@ mod tests {
 
     #[test]
     fn connections_and_what_is_passed_on_take_no_more_descriptors_than_there_are() {
-        for descriptors in [600, 1024, 65_536] {
+        for descriptors in [400, 600, 1024, 65_536] {
             let taken = Room::new(descriptors).max + ROUND_MAX + 2 * passed_on_max(descriptors);
             assert!(taken + DESCRIPTORS_KEPT <= descriptors, "{descriptors}");
+            assert!(Room::new(descriptors).max >= passed_on_max(descriptors), "{descriptors}");
         }
+        // Too few to reserve any: a client gets in all the same.
+        assert_eq!((Room::new(256).max, passed_on_max(256)), (1, 2));
     }
 }
