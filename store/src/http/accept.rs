@@ -20,6 +20,7 @@ mod untaken;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use axum::Router;
@@ -42,7 +43,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::untaken::{TAKE_TIME_MAX, Untaken};
+use self::untaken::Untaken;
 use crate::dial;
 use crate::node::gray::PortActivity;
 use crate::principal;
@@ -122,6 +123,7 @@ pub(crate) async fn serve(
         false => descriptors(),
     });
     let troubles = Arc::new(Troubles::default());
+    let untaken_bytes = Arc::new(AtomicUsize::new(0));
     while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &room)).await {
         let (stream, place) = match accepted {
             Ok(accepted) => accepted,
@@ -144,7 +146,7 @@ pub(crate) async fn serve(
         }
         let (router, tls) = (router.clone(), tls.clone());
         let (builder, watcher) = (builder.clone(), draining.watcher());
-        let troubles = troubles.clone();
+        let (troubles, untaken) = (troubles.clone(), Untaken::new(untaken_bytes.clone()));
         let from = stream.peer_addr().ok().map(principal::RemoteAddress);
         tasks.spawn(place.clone().lend(async move {
             let held = place.clone();
@@ -157,7 +159,6 @@ pub(crate) async fn serve(
                 () = &mut strange => return tracing::debug!("a handshake was cut off"),
             };
             let Some((stream, caller)) = shaken else { return };
-            let untaken = Untaken::default();
             let noted = untaken.clone();
             let service = service_fn(move |mut request: hyper::Request<Incoming>| {
                 let noted = (request.version() == Version::HTTP_2).then(|| noted.clone());
@@ -186,7 +187,7 @@ pub(crate) async fn serve(
                 () = &mut strange => tracing::debug!("a stranger's connection was closed"),
                 () = untaken.for_too_long() => if troubles.met("untaken", &"") {
                     tracing::warn!(
-                        "a client did not read for {TAKE_TIME_MAX:?} what it had asked for; its connection is closed"
+                        "a client did not read what it had asked for; its connection is closed"
                     );
                 },
             }
