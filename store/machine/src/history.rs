@@ -13,6 +13,9 @@ use crate::applied::{Compacted, RunKey};
 /// value.
 const CHANGE_BYTES: u64 = 256;
 
+/// Weight of what is returned at a time, but for a single revision that has more.
+const FOUND_BYTES_MAX: u64 = 256 * 1024;
+
 /// Changes of one revision from which on they are not indexed by key: searching
 /// such a revision, which is sorted, costs less than the index.
 const MANY_CHANGES: usize = 4096;
@@ -80,7 +83,7 @@ impl History {
         self.compacted + 1
     }
 
-    /// The changes of one run under a prefix, in these revisions.
+    /// The changes of one run under a prefix, in these revisions, as far as the bounds allow.
     pub fn within(
         &self,
         run: &RunKey,
@@ -95,7 +98,7 @@ impl History {
             return Err(Compacted { oldest: self.oldest() });
         }
         let mut found = Vec::new();
-        let mut changes_found = 0;
+        let (mut changes_found, mut bytes_found) = (0, 0);
         if from > to {
             return Ok(found);
         }
@@ -110,7 +113,9 @@ impl History {
                 continue;
             }
             changes_found += changes.len();
-            if changes_found > changes_max && !found.is_empty() {
+            bytes_found += changes.iter().map(change_bytes).sum::<u64>();
+            let is_much = changes_found > changes_max || bytes_found > FOUND_BYTES_MAX;
+            if is_much && !found.is_empty() {
                 break;
             }
             found.push(WatchBatch { revision: batch.revision, changes });
@@ -151,15 +156,16 @@ fn hash(key: &Blob) -> u64 {
 
 /// Weight of a revision in the limits: changes, bytes.
 fn weight(batch: &WatchBatch) -> (u64, u64) {
-    let bytes = |change: &Change| {
-        let value = match &change.kind {
-            ChangeKind::Put { value, version: _ } => value.len() as u64,
-            ChangeKind::Delete | ChangeKind::Push { .. } | ChangeKind::Pop { .. } => 0,
-        };
-        CHANGE_BYTES + change.key.len() as u64 + value
-    };
     let changes = batch.changes.len() as u64;
-    (changes.max(1), batch.changes.iter().map(bytes).sum::<u64>().max(CHANGE_BYTES))
+    (changes.max(1), batch.changes.iter().map(change_bytes).sum::<u64>().max(CHANGE_BYTES))
+}
+
+fn change_bytes(change: &Change) -> u64 {
+    let value = match &change.kind {
+        ChangeKind::Put { value, version: _ } => value.len() as u64,
+        ChangeKind::Delete | ChangeKind::Push { .. } | ChangeKind::Pop { .. } => 0,
+    };
+    CHANGE_BYTES + change.key.len() as u64 + value
 }
 
 #[cfg(test)]

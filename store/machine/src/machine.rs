@@ -112,8 +112,8 @@ impl Machine {
 
     /// Changes of one run under a prefix, in these revisions: whole revisions,
     /// in order, without those in which nothing of interest happened. Stops before
-    /// `changes_max` changes would be exceeded, but not before the first revision;
-    /// ask again from the last one's successor until it returns nothing. A run
+    /// `changes_max` changes or 256 KiB would be exceeded, but not before the first
+    /// revision; ask again from the last one's successor until it returns nothing. A run
     /// deleted and opened again under its name is another run: earlier changes are
     /// not its history.
     pub fn history(

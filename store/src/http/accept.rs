@@ -20,6 +20,7 @@ mod untaken;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use axum::Router;
@@ -42,7 +43,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::untaken::{TAKE_TIME_MAX, Untaken};
+use self::untaken::Untaken;
 use crate::dial;
 use crate::node::gray::PortActivity;
 use crate::principal;
@@ -56,7 +57,7 @@ const CONNECTIONS_MAX: usize = 16_384;
 const DESCRIPTORS_KEPT: usize = 256;
 
 /// Descriptors for streams that are passed on to the leader, and as many for calls: at most
-/// this part of all. Each takes a connection of its own.
+/// this part of those that are not reserved. Each takes a connection of its own.
 const PASSED_ON_MAX: usize = 4096;
 const PASSED_ON_PART: usize = 8;
 
@@ -122,6 +123,7 @@ pub(crate) async fn serve(
         false => descriptors(),
     });
     let troubles = Arc::new(Troubles::default());
+    let untaken_bytes = Arc::new(AtomicUsize::new(0));
     while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &room)).await {
         let (stream, place) = match accepted {
             Ok(accepted) => accepted,
@@ -144,7 +146,7 @@ pub(crate) async fn serve(
         }
         let (router, tls) = (router.clone(), tls.clone());
         let (builder, watcher) = (builder.clone(), draining.watcher());
-        let troubles = troubles.clone();
+        let (troubles, untaken) = (troubles.clone(), Untaken::new(untaken_bytes.clone()));
         let from = stream.peer_addr().ok().map(principal::RemoteAddress);
         tasks.spawn(place.clone().lend(async move {
             let held = place.clone();
@@ -157,7 +159,6 @@ pub(crate) async fn serve(
                 () = &mut strange => return tracing::debug!("a handshake was cut off"),
             };
             let Some((stream, caller)) = shaken else { return };
-            let untaken = Untaken::default();
             let noted = untaken.clone();
             let service = service_fn(move |mut request: hyper::Request<Incoming>| {
                 let noted = (request.version() == Version::HTTP_2).then(|| noted.clone());
@@ -186,7 +187,7 @@ pub(crate) async fn serve(
                 () = &mut strange => tracing::debug!("a stranger's connection was closed"),
                 () = untaken.for_too_long() => if troubles.met("untaken", &"") {
                     tracing::warn!(
-                        "a client did not read for {TAKE_TIME_MAX:?} what it had asked for; its connection is closed"
+                        "a client did not read what it had asked for; its connection is closed"
                     );
                 },
             }
@@ -277,9 +278,11 @@ pub(crate) fn descriptors() -> usize {
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
-/// How many streams may be passed on to the leader at once, and how many calls.
+/// How many streams may be passed on to the leader at once, and how many calls: of these, as
+/// many that last as others.
 pub(crate) fn passed_on_max(descriptors: usize) -> usize {
-    (descriptors / PASSED_ON_PART).clamp(1, PASSED_ON_MAX)
+    let others = DESCRIPTORS_KEPT + ROUND_MAX;
+    (descriptors.saturating_sub(others) / PASSED_ON_PART).clamp(2, PASSED_ON_MAX)
 }
 
 /// The places that this process has for connections; its descriptors bound them.
@@ -491,9 +494,12 @@ mod tests {
 
     #[test]
     fn connections_and_what_is_passed_on_take_no_more_descriptors_than_there_are() {
-        for descriptors in [600, 1024, 65_536] {
+        for descriptors in [400, 600, 1024, 65_536] {
             let taken = Room::new(descriptors).max + ROUND_MAX + 2 * passed_on_max(descriptors);
             assert!(taken + DESCRIPTORS_KEPT <= descriptors, "{descriptors}");
+            assert!(Room::new(descriptors).max >= passed_on_max(descriptors), "{descriptors}");
         }
+        // Too few to reserve any: a client gets in all the same.
+        assert_eq!((Room::new(256).max, passed_on_max(256)), (1, 2));
     }
 }

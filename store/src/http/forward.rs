@@ -31,6 +31,7 @@ use crate::node::tenant::room::Part;
 use crate::node::{Node, at_length};
 use crate::principal::Principal;
 use arrival::{Rooms, SHORT_BYTES_MAX};
+pub(crate) use passage::Places;
 
 /// Longest time of a call, except waits and watches.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
@@ -236,7 +237,7 @@ async fn take(
             serve(app, (class, &tenant), request, next).await
         }
         Destination::Leader(leader) => {
-            let place = passage::place(&app.inner.passages, &tenant, &leader).await?;
+            let place = passage::place(&app.inner.passages, class, &tenant, &leader).await?;
             passage::pass(&leader, class, &parts, body, &app.inner.access, place).await
         }
         Destination::Nowhere(problem) => Err(problem.into()),

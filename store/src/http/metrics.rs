@@ -69,8 +69,10 @@ pub struct Metrics {
     fsync_seconds: Histogram,
     request_seconds: Family<RequestLabels, Histogram>,
     began: Instant,
-    /// The text without the clock, and when it was begun.
+    /// The text without the clock, and when it was finished.
     written: Mutex<Option<(tokio::time::Instant, Arc<str>)>>,
+    /// Held by the scrape that writes the next one.
+    writing: Mutex<()>,
 }
 
 impl Default for Metrics {
@@ -149,6 +151,7 @@ impl Metrics {
             request_seconds,
             began: Instant::now(),
             written: Mutex::default(),
+            writing: Mutex::default(),
         }
     }
 
@@ -208,16 +211,21 @@ impl Metrics {
         Ok(text)
     }
 
-    /// What was counted, and what is so if there is a node: both written just now.
+    /// What was counted, and what is so if there is a node: both written just now, or the
+    /// last time if another scrape is writing.
     fn values(&self, sample: impl FnOnce() -> Option<Sample>) -> Result<Arc<str>, fmt::Error> {
-        // Others who scrape meanwhile wait for this one.
-        let mut written = self.written.lock();
-        if let Some((begun, text)) = &*written
-            && begun.elapsed() < TEXT_AGE_MAX
+        let last = || self.written.lock().clone();
+        let _writing = match (self.writing.try_lock(), last()) {
+            (Some(writing), _) => writing,
+            // Nobody waits for another's scrape, which may take long.
+            (None, Some((_, text))) => return Ok(text),
+            (None, None) => self.writing.lock(),
+        };
+        if let Some((finished, text)) = last()
+            && finished.elapsed() < TEXT_AGE_MAX
         {
-            return Ok(text.clone());
+            return Ok(text);
         }
-        let begun = tokio::time::Instant::now();
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
         if let Some(sample) = sample() {
@@ -226,7 +234,7 @@ impl Metrics {
             encode_registry(&mut text, &present)?;
         }
         let text: Arc<str> = text.into();
-        *written = Some((begun, text.clone()));
+        *self.written.lock() = Some((tokio::time::Instant::now(), text.clone()));
         Ok(text)
     }
 }
@@ -501,6 +509,20 @@ mod tests {
         }
         tokio::time::advance(TEXT_AGE_MAX).await;
         assert!(has_line(&scrape(), "holdfast_waits_parked 2"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_scrapes_while_another_writes_gets_the_last_text() {
+        let (metrics, sample) = (Metrics::new(), || Some(sample(NodeRole::Leader)));
+        let waits = |waits| Some(Sample { waits, ..sample()? });
+        metrics.text(|| waits(1)).unwrap();
+        tokio::time::advance(TEXT_AGE_MAX).await;
+        let text = metrics.text(|| {
+            let meanwhile = metrics.text(|| unreachable!("one writes at a time")).unwrap();
+            assert!(has_line(&meanwhile, "holdfast_waits_parked 1"));
+            waits(2)
+        });
+        assert!(has_line(&text.unwrap(), "holdfast_waits_parked 2"));
     }
 
     #[test]

@@ -106,7 +106,7 @@ struct Inner {
     /// Streams that may be passed on: each takes one more descriptor.
     through_room: Arc<Semaphore>,
     /// Calls that may be passed on, likewise, shared out among tenants.
-    passages: Room,
+    passages: forward::Places,
     /// Backups that may run at once.
     backups: Arc<Semaphore>,
     /// Whether a request waits for one of these.
@@ -179,7 +179,7 @@ impl App {
             dense_frames: Room::new(stream::DENSE_FRAMES_MAX),
             reply_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             through_room: Arc::new(Semaphore::new(passed_on_max)),
-            passages: Room::new(u32::try_from(passed_on_max).unwrap_or(u32::MAX)),
+            passages: forward::Places::new(passed_on_max),
             backups: Arc::new(Semaphore::new(backup::BACKUPS_MAX)),
             pressure: stream::Pressure::default(),
             reports: agents::Reports::default(),

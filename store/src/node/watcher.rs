@@ -32,6 +32,7 @@ pub(crate) struct Watcher {
     named: bool,
     prefix: Blob,
     next: Revision,
+    /// Whether there may be changes from `next` on for which the bell does not ring any more.
     behind: bool,
     registration: Registration,
     _room: parking::Room,
@@ -82,7 +83,7 @@ impl Watcher {
     /// The next revisions with changes, whole and in order; waits for them. Without
     /// changes for `quiet`, if it is given, an empty batch that reports progress.
     /// After the last change of an ended run it is an error. What was returned before
-    /// counts as handed on.
+    /// counts as handed on. A call that is cancelled loses nothing.
     pub(crate) async fn next(
         &mut self,
         quiet: Option<Duration>,
@@ -92,24 +93,26 @@ impl Watcher {
                 return Err(self.node.referral());
             }
             self.behind |= self.registration.bell.take_stirred();
-            // Nothing lies between `next` and the first ring, or the bell would have rung.
-            match self.registration.bell.take() {
-                Some(first) if !self.behind => self.next = self.next.max(first),
-                Some(_) => {}
-                None if !self.behind => {
-                    let heard = self.registration.bell.heard();
-                    let Some(quiet) = quiet else {
-                        heard.await;
-                        continue;
-                    };
-                    if tokio::time::timeout(quiet, heard).await.is_err()
-                        && let Some(progress) = self.progress()
-                    {
-                        return Ok(vec![progress]);
-                    }
-                    continue;
+            if let Some(first) = self.registration.bell.take() {
+                if !self.behind {
+                    // Nothing lies in between, or the bell would have rung.
+                    self.next = self.next.max(first);
                 }
-                None => {}
+                // It does not ring for this again, also if this call is cancelled.
+                self.behind = true;
+            }
+            if !self.behind {
+                let heard = self.registration.bell.heard();
+                let Some(quiet) = quiet else {
+                    heard.await;
+                    continue;
+                };
+                if tokio::time::timeout(quiet, heard).await.is_err()
+                    && let Some(progress) = self.progress()
+                {
+                    return Ok(vec![progress]);
+                }
+                continue;
             }
             let batches = self.read_history().await?;
             if !batches.is_empty() {
@@ -202,5 +205,91 @@ impl Watcher {
         }
         self.next = revision + 1;
         Some(WatchBatch { revision, changes: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use futures::FutureExt;
+    use holdfast_api::{Command, Entry, KvOp, Proposal};
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::access::Access;
+    use crate::node::Parts;
+    use crate::node::effects::Effects;
+    use crate::node::room::Reserves;
+    use crate::raft::EffectSink;
+    use crate::raft::server::tests::started;
+    use crate::storage::Storage;
+    use crate::storage::offload::Offload;
+
+    const QUIET: Duration = Duration::from_secs(1);
+
+    /// A node that is to lead its cluster of one.
+    async fn node(stop: &CancellationToken) -> (Node, Storage) {
+        let effects = Arc::new(Effects::new(Offload::Inline));
+        let (consensus, state, storage) = started(effects.clone()).await;
+        consensus.found(&BTreeMap::from([(1, "127.0.0.1:1".to_owned())])).await.unwrap();
+        let parts = Parts {
+            id: 1,
+            cluster_id: "c".to_owned(),
+            access: Access::open(),
+            ended_runs_kept: Duration::from_secs(60),
+            reserves: Reserves { disk: None, memory: None },
+            consensus,
+            state,
+            effects,
+            offload: Offload::Inline,
+        };
+        (Node::start(parts, TaskTracker::new(), stop.clone()), storage)
+    }
+
+    /// Applies so many changes, each a revision of its own.
+    fn change(node: &Node, times: u64) {
+        for _ in 0..times {
+            let op = KvOp::Put { key: Blob::from("k"), value: Blob::from("v") };
+            let command = Command::Kv { scope: Scope::default(), op };
+            let mut state = node.inner.state.write();
+            let time = state.machine.time();
+            let commands = vec![Proposal { session: None, command }];
+            let applied = state.machine.apply(&Entry { time, commands });
+            drop(state);
+            node.inner.effects.applied(applied.effects);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_cancelled_while_it_waits_for_its_turn_loses_nothing() {
+        let stop = CancellationToken::new();
+        let (node, storage) = node(&stop).await;
+        change(&node, 1);
+        let mut watcher = loop {
+            match node.watch(&Scope::default(), Blob::default(), None) {
+                Ok(watcher) => break watcher,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        assert!(watcher.next(None).now_or_never().is_none(), "it has seen all");
+        let turns = node.inner.catching_up.take(&Tenant::Anybody, CATCHING_UP_MAX).await;
+        change(&node, REVISIONS_MAX + 1);
+        assert!(watcher.next(None).now_or_never().is_none(), "it waits for its turn");
+        drop(turns);
+        let mut seen = 0;
+        while seen <= REVISIONS_MAX {
+            let batches = watcher.next(Some(QUIET)).await.unwrap();
+            let is_progress = |batch: &WatchBatch| batch.changes.is_empty();
+            assert!(!batches.iter().any(is_progress), "it passes over changes");
+            seen += batches.len() as u64;
+        }
+        assert_eq!(seen, REVISIONS_MAX + 1);
+        drop(watcher);
+        stop.cancel();
+        node.consensus().stop().await;
+        drop(node);
+        storage.close().await;
     }
 }

@@ -294,4 +294,4 @@ pub(crate) fn transfer(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,63 +2,104 @@
 //!
 //! Such a client reads frames, but gives an answer no window: the pieces that it was to get
 //! next stay in memory, and the answer is not asked for more, so that it cannot be cut off
-//! either. The connection is closed.
+//! either. The connection is closed, and all its requests end.
+//!
+//! A client that takes some answers and lets others wait has longer, and all have less time
+//! while what all of them leave takes much memory.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Longest time for an HTTP/2 client to take a piece of an answer. Until then each of its
-/// streams holds one or two pieces.
-pub(super) const TAKE_TIME_MAX: Duration = Duration::from_secs(30);
+/// Longest time for which an HTTP/2 client takes no piece of any answer, while there are some.
+/// Until then each of its streams holds one or two pieces.
+const TAKE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Pieces of a connection's answers that its client has not taken yet, by age. HTTP/2 keeps
-/// them until the client opens its window: an answer in between is not asked for more.
+/// The same while the clients of this node leave too much. So often it is looked.
+const TAKE_TIME_SHORT: Duration = Duration::from_secs(5);
+
+/// Longest time for one piece, whatever else its client takes.
+const PIECE_TIME_MAX: Duration = Duration::from_secs(180);
+
+/// Bytes that all clients may leave before they have less time.
+const UNTAKEN_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Pieces of a connection's answers that its client has not taken yet. HTTP/2 keeps them until
+/// the client opens its window: an answer in between is not asked for more.
 #[derive(Clone, Default)]
-pub(super) struct Untaken(Arc<Mutex<Pieces>>);
+pub(super) struct Untaken(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    pieces: Mutex<Pieces>,
+    /// There is a piece where there was none.
+    noted: Notify,
+    /// Bytes of all connections.
+    bytes: Arc<AtomicUsize>,
+}
 
 #[derive(Default)]
 struct Pieces {
     last: u64,
     by_age: BTreeMap<u64, Instant>,
+    /// When the client took a piece.
+    taken: Option<Instant>,
 }
 
 impl Untaken {
+    /// Nothing yet, of a connection whose bytes count with these.
+    pub(super) fn new(bytes: Arc<AtomicUsize>) -> Untaken {
+        Untaken(Arc::new(Shared { bytes, ..Shared::default() }))
+    }
+
     /// An answer each of whose pieces is noted until it was written.
     pub(super) fn noting(self, body: Body) -> Body {
         Body::new(Noting { body, untaken: self })
     }
 
     fn note(&self, bytes: Bytes) -> Bytes {
-        let mut pieces = self.0.lock();
+        let Shared { pieces, noted, bytes: all } = &*self.0;
+        all.fetch_add(bytes.len(), Ordering::Relaxed);
+        let mut pieces = pieces.lock();
         pieces.last += 1;
         let number = pieces.last;
+        if pieces.by_age.is_empty() {
+            noted.notify_one();
+        }
         pieces.by_age.insert(number, Instant::now());
         drop(pieces);
         Bytes::from_owner(Piece { bytes, number, untaken: self.clone() })
     }
 
-    fn oldest(&self) -> Option<Instant> {
-        self.0.lock().by_age.first_key_value().map(|(_, since)| *since)
+    /// How much time the client has left; none if there is nothing to take.
+    fn rest(&self) -> Option<Duration> {
+        let is_much = self.0.bytes.load(Ordering::Relaxed) > UNTAKEN_BYTES_MAX;
+        let limit = if is_much { TAKE_TIME_SHORT } else { TAKE_TIME_MAX };
+        let pieces = self.0.pieces.lock();
+        let (_, oldest) = pieces.by_age.first_key_value()?;
+        let idle = pieces.taken.map_or(*oldest, |taken| taken.max(*oldest));
+        let rest = limit.saturating_sub(idle.elapsed());
+        Some(rest.min(PIECE_TIME_MAX.saturating_sub(oldest.elapsed())))
     }
 
-    /// Returns when a piece has not been taken in its time.
+    /// Returns when the client has not taken what it was to take in its time.
     pub(super) async fn for_too_long(&self) {
         loop {
-            let waited = self.oldest().map_or(Duration::ZERO, |since| since.elapsed());
-            let Some(rest) = TAKE_TIME_MAX.checked_sub(waited).filter(|rest| !rest.is_zero())
-            else {
-                return;
-            };
-            // A piece that comes meanwhile is not older at the end.
-            tokio::time::sleep(rest).await;
+            match self.rest() {
+                None => self.0.noted.notified().await,
+                Some(rest) if rest.is_zero() => return,
+                // The others may leave too much meanwhile.
+                Some(rest) => tokio::time::sleep(rest.min(TAKE_TIME_SHORT)).await,
+            }
         }
     }
 }
@@ -78,7 +119,11 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.untaken.0.lock().by_age.remove(&self.number);
+        let Shared { pieces, bytes, .. } = &*self.untaken.0;
+        bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        let mut pieces = pieces.lock();
+        pieces.by_age.remove(&self.number);
+        pieces.taken = Some(Instant::now());
     }
 }
 
@@ -141,6 +186,49 @@ mod tests {
         assert_eq!(rest, &b"bc"[..]);
         drop(rest);
         assert!(tokio::time::timeout(hour, untaken.for_too_long()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_other_pieces_has_longer_for_one() {
+        let untaken = Untaken::default();
+        let begun = Instant::now();
+        let _stays = untaken.note(Bytes::from_static(b"abc"));
+        let taking = async {
+            for _ in 0..1_000 {
+                drop(untaken.note(Bytes::from_static(b"d")));
+                tokio::time::sleep(TAKE_TIME_MAX / 2).await;
+            }
+        };
+        tokio::select! {
+            () = taking => unreachable!("its time is over before"),
+            () = untaken.for_too_long() => assert_eq!(begun.elapsed(), PIECE_TIME_MAX),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_have_less_time_while_they_leave_too_much_together() {
+        let all = Arc::new(AtomicUsize::new(UNTAKEN_BYTES_MAX));
+        let untaken = Untaken::new(all.clone());
+        let begun = Instant::now();
+        let piece = untaken.note(Bytes::from_static(b"abc"));
+        untaken.for_too_long().await;
+        assert_eq!(begun.elapsed(), TAKE_TIME_SHORT);
+        drop(piece);
+        assert_eq!(all.load(Ordering::Relaxed), UNTAKEN_BYTES_MAX);
+
+        // Also when others begin to leave much.
+        all.store(0, Ordering::Relaxed);
+        let _piece = untaken.note(Bytes::from_static(b"abc"));
+        let others = async {
+            tokio::time::sleep(TAKE_TIME_SHORT * 2).await;
+            all.store(UNTAKEN_BYTES_MAX * 2, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        };
+        let begun = Instant::now();
+        tokio::select! {
+            () = others => unreachable!("it goes on"),
+            () = untaken.for_too_long() => assert!(begun.elapsed() <= TAKE_TIME_SHORT * 3),
+        }
     }
 
     /// Serves an answer of many pieces to an HTTP/2 client with such a window. Returns how

@@ -1,7 +1,8 @@
 //! Passes a call from a follower to the leader.
 //!
 //! Each takes a connection of its own, from when it is opened until the answer was read: so
-//! many are passed on at once, shared out among tenants.
+//! many are passed on at once, shared out among tenants. Those that last, such as waits, have
+//! one half of the places, and the others do not wait for them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -48,12 +49,36 @@ const PASSED_ON: [HeaderName; 7] = [
 const PASSED_BACK: [HeaderName; 3] =
     [header::CONTENT_TYPE, header::RETRY_AFTER, header::CACHE_CONTROL];
 
+/// Places of calls that are passed on.
+pub(crate) struct Places {
+    /// Of waits, watches and feeds, which last for minutes.
+    lasting: Room,
+    short: Room,
+}
+
+impl Places {
+    /// So many, half of them for each kind of calls.
+    pub(crate) fn new(places: usize) -> Places {
+        let half = u32::try_from(places / 2).unwrap_or(u32::MAX);
+        Places { lasting: Room::new(half), short: Room::new(half) }
+    }
+
+    fn of(&self, class: Class) -> &Room {
+        match class {
+            Class::Wait | Class::Watch => &self.lasting,
+            Class::Local | Class::Read | Class::Change => &self.short,
+        }
+    }
+}
+
 /// A tenant's place for one more call.
 pub(super) async fn place(
-    places: &Room,
+    places: &Places,
+    class: Class,
     tenant: &Tenant,
     leader: &LeaderHint,
 ) -> Result<Part, Problem> {
+    let places = places.of(class);
     tokio::time::timeout(PLACE_TIME_MAX, places.take(tenant, 1)).await.map_err(|_| {
         let message = format!(
             "this node has reached its limit of calls that it passes on; send it to the leader, node {}, or retry",
@@ -243,18 +268,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_are_passed_on_share_their_places_and_one_too_many_is_told_whom_to_ask() {
-        let places = Room::new(4);
-        let of = |name: &str| Tenant::Job(name.parse().unwrap());
-        let held = [
-            place(&places, &of("a"), &leader()).await.unwrap(),
-            place(&places, &of("a"), &leader()).await.unwrap(),
-        ];
-        let refused = place(&places, &of("a"), &leader()).await.unwrap_err();
+        let (places, leader) = (Places::new(8), leader());
+        let [a, b] = ["a", "b"].map(|name| Tenant::Job(name.parse().unwrap()));
+        let place = |class, tenant| place(&places, class, tenant, &leader);
+        let held = [place(Class::Wait, &a).await.unwrap(), place(Class::Watch, &a).await.unwrap()];
+        let refused = place(Class::Wait, &a).await.unwrap_err();
         assert_eq!((refused.code, refused.outcome), (Code::Overloaded, Effectiveness::None));
-        assert_eq!((refused.retryable, refused.leader), (true, Some(leader())));
-        assert!(place(&places, &of("b"), &leader()).await.is_ok());
+        assert_eq!((refused.retryable, refused.leader), (true, Some(leader.clone())));
+        assert!(place(Class::Wait, &b).await.is_ok());
+        for class in [Class::Change, Class::Read] {
+            assert!(place(class, &a).await.is_ok(), "it waits for none that last");
+        }
         drop(held);
-        assert!(place(&places, &of("a"), &leader()).await.is_ok());
+        assert!(place(Class::Wait, &a).await.is_ok());
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! Waits and watches: calls that are parked on the leader until something
 //! happens.
 
-use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use futures::{FutureExt, Stream, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, future, stream};
 use holdfast_api::{Blob, Code, Condition, Name, Problem, Revision, Scope, Until, WatchBatch};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -175,7 +177,8 @@ pub(crate) enum WatchLine {
 /// everything was delivered. A last line `{"problem": …}` says why the watch
 /// ended: `fenced` when the run has ended, with the run that took its place;
 /// `overloaded`, after a line that breaks off, when a long line was read too
-/// slowly. Watch again from its revision.
+/// slowly. Watch again from one more than the last whole line's revision; do so
+/// too when the answer breaks off without such a line.
 #[utoipa::path(
     post, path = "/v1/kv/watch", operation_id = "kv_watch", tag = "keys",
     request_body(content = WatchRequest, example = json!({"job": "web", "prefix": "gre"})),
@@ -229,14 +232,37 @@ fn start_watch(app: &App, caller: &Principal, request: WatchRequest) -> Result<R
     let tenant = Tenant::of(&scope);
     let watching = Watching { app: app.clone(), tenant, watcher, past, delivered, long: None };
     let lines = stream::iter([first]).chain(watching.lines());
-    let lines = lines.take_until(app.inner.stop.clone().cancelled_owned());
     let (app, caller) = (app.clone(), caller.clone());
-    let lines = lines.take_until(async move { app.ended(&caller).await });
+    let over = async move {
+        tokio::select! {
+            () = app.inner.stop.cancelled() => {}
+            _ = app.ended(&caller) => {}
+        }
+    };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(NDJSON)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
-    Ok((headers, HttpBody::from_stream(lines.map(Ok::<_, Infallible>))).into_response())
+    Ok((headers, HttpBody::from_stream(until(over, lines))).into_response())
+}
+
+/// Lines until this is over: an error then if a line is cut off.
+fn until(
+    over: impl Future<Output = ()> + Send,
+    lines: impl Stream<Item = Bytes> + Send,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    let is_whole = Arc::new(AtomicBool::new(true));
+    let cut_off = is_whole.clone();
+    let lines = lines.take_until(over).inspect(move |piece| {
+        if let Some(last) = piece.last() {
+            is_whole.store(*last == b'\n', Ordering::Relaxed);
+        }
+    });
+    let error = stream::once(async move {
+        let is_whole = cut_off.load(Ordering::Relaxed);
+        (!is_whole).then(|| io::Error::other("the watch is over, and a line is cut off"))
+    });
+    lines.map(Ok).chain(error.filter_map(future::ready).map(Err))
 }
 
 /// A watch under way. It holds a few lines that are short, or one that is long and has room;
@@ -406,6 +432,22 @@ mod tests {
         let read: Vec<WatchBatch> = lines.map(|line| from_slice(line).unwrap()).collect();
         assert_eq!((read, count), (batches[..2].to_vec(), 2));
         assert_eq!(short(&[batch(1, SHORT_BYTES_MAX), batch(2, 1)]), (Vec::new(), 0));
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_cut_off_by_the_end_is_an_error() {
+        for (last, is_whole) in [("{}\n", true), ("{\"revision\":", false)] {
+            let (end, ended) = oneshot::channel::<()>();
+            let pieces = ["{}\n", last, ""].map(Bytes::from);
+            let lines = stream::iter(pieces.clone()).chain(stream::pending());
+            let lines = until(ended.map(drop), lines);
+            let mut lines = std::pin::pin!(lines);
+            for piece in pieces {
+                assert_eq!(lines.next().await.unwrap().unwrap(), piece);
+            }
+            drop(end);
+            assert_eq!(lines.next().await.is_none(), is_whole);
+        }
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Room {
             own.waiting.push_back((size, hand));
             handed
         };
-        let mut waiting = Waiting { room: self, handed: Some(handed) };
+        let mut waiting = Waiting { room: self, tenant, handed: Some(handed) };
         let Some(handed) = &mut waiting.handed else { unreachable!("it was put there") };
         match handed.await {
             Ok(part) => {
@@ -114,16 +114,20 @@ impl Room {
 /// A waiter. One that gives up gives the others their turn.
 struct Waiting<'a> {
     room: &'a Room,
+    tenant: &'a Tenant,
     /// None once it was handed room.
     handed: Option<oneshot::Receiver<Part>>,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(handed) = self.handed.take() {
-            // A part handed over just now is returned.
-            drop(handed);
-            self.room.hand_out(&mut self.room.0.lock());
+        let Some(handed) = self.handed.take() else { return };
+        // A part handed over just now is returned, and handed out.
+        drop(handed);
+        let mut shared = self.room.0.lock();
+        // Behind another of its tenant it kept nobody from room.
+        if shared.tenants.get(self.tenant).is_some_and(Own::has_lost_its_first) {
+            self.room.hand_out(&mut shared);
         }
     }
 }
@@ -131,9 +135,14 @@ impl Drop for Waiting<'_> {
 impl Own {
     /// Drops those at the front that gave up waiting.
     fn forget_gone(&mut self) {
-        while self.waiting.front().is_some_and(|(_, hand)| hand.is_closed()) {
+        while self.has_lost_its_first() {
             self.waiting.pop_front();
         }
+    }
+
+    /// Whether the one at the front gave up waiting.
+    fn has_lost_its_first(&self) -> bool {
+        self.waiting.front().is_some_and(|(_, hand)| hand.is_closed())
     }
 
     fn is_of_use(&self) -> bool {
@@ -305,6 +314,24 @@ mod tests {
         drop(large);
         assert_eq!(small.await.size, 2);
         drop(held);
+        assert!(is_as_new(&room, 10));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_behind_another_that_gives_up_holds_up_nobody() {
+        let room = Room::new(10);
+        let b = job("b");
+        let held = room.take(&job("a"), 8).await;
+        let mut waits = [3, 4, 2].map(|size| Box::pin(room.take(&b, size)));
+        for waiting in &mut waits {
+            assert!(futures::poll!(waiting).is_pending());
+        }
+        let [first, second, third] = waits;
+        drop(second);
+        assert!(now(&room, "c", 2).is_some(), "what is free is free");
+        drop(held);
+        let first = first.await;
+        assert_eq!((first.size, third.await.size), (3, 2));
+        drop(first);
         assert!(is_as_new(&room, 10));
     }
 }

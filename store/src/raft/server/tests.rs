@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::*;
 use crate::raft::convert::ORDINAL_MAX;
 use crate::raft::transport::{Target, Transport, TransportError};
-use crate::raft::{ConsensusOptions, EffectSink, LogStore, StateMachine};
+use crate::raft::{ConsensusOptions, EffectSink, LogStore, SharedState, StateMachine};
 use crate::storage::memory::MemoryDisk;
 use crate::storage::offload::Offload;
 use crate::storage::record::SnapshotMetaRecord;
@@ -74,6 +74,12 @@ impl EffectSink for NoEffects {
 
 /// Node 1, which belongs to no cluster yet, and its storage.
 async fn node() -> (Consensus, Storage) {
+    let (consensus, _, storage) = started(Arc::new(NoEffects)).await;
+    (consensus, storage)
+}
+
+/// The same with these effects, and its state. It reaches nobody.
+pub(crate) async fn started(effects: Arc<dyn EffectSink>) -> (Consensus, SharedState, Storage) {
     let snapshots = SnapshotOptions { bytes_per_second: None, offload: Offload::Inline };
     let options = Options { snapshots, ..Options::default() };
     let latency = Box::new(|| Duration::ZERO);
@@ -84,7 +90,8 @@ async fn node() -> (Consensus, Storage) {
     };
     let storage = empty.create("c".to_owned()).unwrap();
     let log = LogStore::open(&storage).unwrap();
-    let state = StateMachine::open(storage.snapshots(), Arc::new(NoEffects)).await.unwrap();
+    let state = StateMachine::open(storage.snapshots(), effects).await.unwrap();
+    let shared = state.state();
     let starting = Consensus::start(
         1,
         "c".to_owned(),
@@ -93,7 +100,7 @@ async fn node() -> (Consensus, Storage) {
         (log, state, storage.snapshots()),
     );
     let starting = AbortOnDropHandle::new(Handle::current().spawn(starting));
-    (starting.await.unwrap().unwrap(), storage)
+    (starting.await.unwrap().unwrap(), shared, storage)
 }
 
 async fn stop(consensus: Consensus, storage: Storage) {
