@@ -213,6 +213,33 @@ async fn a_program_that_serves_its_store_beside_several_ports_is_named() {
     named(&cluster, "beside", "serves a TCPStore itself (is_master=True)").await;
 }
 
+/// Forms a group three times at the address of the run, and once at the port after it; prints which
+/// number each has in its store.
+const FORMS_AGAIN: &str = "
+import gc, os
+import torch.distributed as dist
+for group in range(4):
+    if group == 3:
+        os.environ['MASTER_PORT'] = str(int(os.environ['MASTER_PORT']) + 1)
+    dist.init_process_group('gloo', rank=0, world_size=1)
+    print(dist.distributed_c10d._get_default_store().add('formed', 1), flush=True)
+    dist.destroy_process_group()
+    gc.collect()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_forms_its_group_again_is_told_how_it_begins_with_an_empty_store() {
+    let Some(torch) = Torch::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["run", "--store", &cluster.list(), "--job", "again", "--"]);
+    command.arg(&torch.python).args(["-c", FORMS_AGAIN]);
+    let said = Script::start_command(&mut cluster, "again", command).succeeds().await;
+    assert_eq!(said, ["1", "2", "3", "1"]);
+    let log = std::fs::read_to_string(cluster.folder().join("again.log")).expect("it was kept");
+    assert_eq!(log.matches("forms a process group again at").count(), 1, "{log}");
+    assert!(log.contains("MASTER_PORT + 1"), "{log}");
+}
+
 /// Has loaded PyTorch and its hook, and a server as C++ code opens it: a thread of that name.
 const SERVES_UNSEEN: &str = "
 import ctypes, os, threading, time

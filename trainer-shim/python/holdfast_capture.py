@@ -109,7 +109,7 @@ def change(rendezvous):
         return
     # All that is changed is looked up first: a PyTorch that lacks a part of it stays as it is.
     original, of_file = TCPStore.__init__, FileStore.__init__
-    names, places = weakref.WeakKeyDictionary(), {}
+    names, places, formed = weakref.WeakKeyDictionary(), {}, {}
     host, port = TCPStore.host.fget, TCPStore.port.fget
     create, uses_agent = rendezvous._create_c10d_store, rendezvous._torchelastic_use_agent_store
 
@@ -118,6 +118,8 @@ def change(rendezvous):
         if wanted is None:
             return original(self, *args, **kwargs)
         with wanted.asked() as store:
+            if store.is_agent and getattr(own, "creates", False):
+                note_group(formed, wanted, store)
             original(self, **store.arguments())
             wanted.taken_over()
             names[self] = places[host(self), port(self)] = (wanted.host, store.port)
@@ -175,6 +177,47 @@ def named(original):
 
     __init__.__doc__ = original.__doc__
     return __init__
+
+
+def note_group(formed, wanted, store):
+    """Says once that the process group of a store is formed again at the agent's port, by a process that has let go of the
+    one before. Where it has not, as with a model that still holds it, rank 0 of PyTorch serves the same store again, too."""
+    process, port = os.getpid(), store.connected_port
+    # A process that was forked has formed none itself.
+    if formed.get("process") != process:
+        formed.update(process=process, ports=set(), told=False)
+    if port in formed["ports"] and not formed["told"] and not is_connected(port):
+        formed["told"] = True
+        say(
+            f"process {process} forms a process group again at {wanted}, where the keys of the one before still are: its ranks "
+            "may connect to addresses that are gone, and fail or hang (without Holdfast, rank 0 would serve an empty store); "
+            "give each group after the first a port of its own: MASTER_PORT + 1, MASTER_PORT + 2, …"
+        )
+    formed["ports"].add(port)
+
+
+def is_connected(port):
+    """Whether this process has a connection to this port. What cannot be seen may be one."""
+    try:
+        sockets = set()
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                sockets.add(os.readlink(f"/proc/self/fd/{name}"))
+            except OSError:
+                # Closed since.
+                pass
+        for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+            if not os.path.exists(table):
+                continue
+            with open(table) as lines:
+                next(lines)
+                for line in lines:
+                    fields = line.split()
+                    if int(fields[2].rpartition(":")[2], 16) == port and f"socket:[{fields[9]}]" in sockets:
+                        return True
+    except (OSError, ValueError, IndexError, StopIteration):
+        return True
+    return False
 
 
 def of_launcher(host=None, port=None):
@@ -307,7 +350,7 @@ class Store:
     def __init__(self, wanted, given, connection, served, ends_at):
         self._wanted, self._given, self._connection, self._ends_at = wanted, given, connection, ends_at
         self._host, _, port = served["address"].rpartition(":")
-        self._port = int(port)
+        self.connected_port = int(port)
         self.port, self.is_agent = served["port"], served["is_agent"]
 
     def __enter__(self):
@@ -318,7 +361,7 @@ class Store:
 
     def arguments(self):
         """Those for PyTorch: a client of the agent."""
-        given = dict(self._given, host_name=self._host.strip("[]"), port=self._port, is_master=False)
+        given = dict(self._given, host_name=self._host.strip("[]"), port=self.connected_port, is_master=False)
         for name in ("master_listen_fd", "multi_tenant"):
             given.pop(name, None)
         return given
