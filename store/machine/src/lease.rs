@@ -327,8 +327,8 @@ impl Machine {
             return Ok(granted);
         }
         // A new run ends the one before, and all leases that the job holds with it.
-        let ends_held =
-            self.cluster.feature_level >= SHARES_LEVEL && matches!(self.met(job, choice), Ok(None));
+        let ends_held = self.cluster.feature_level >= SHARES_LEVEL
+            && matches!(self.chosen(job, choice), Ok(None));
         let shares = &self.leases.shares;
         match ends_held {
             true => self.room_for_lease(&shares.without(job), job)?,

@@ -69,7 +69,7 @@ impl Machine {
         takeover: bool,
         applied: &mut Applied,
     ) -> Result<Entered, Refusal> {
-        if let Some(run) = self.met(job_name, choice)? {
+        if let Some(run) = self.chosen(job_name, choice)? {
             return Ok(Entered { run, opened: false, ended: None });
         }
         let job = self.jobs.by_name.get(job_name);
@@ -91,7 +91,7 @@ impl Machine {
 
     /// The chosen run, if there is one; none: it is to be opened, in the place of the job's open
     /// one.
-    pub(crate) fn met(
+    pub(crate) fn chosen(
         &self,
         job_name: &Name,
         choice: &RunChoice,
