@@ -199,7 +199,7 @@ def note_group(formed, wanted, store):
 def is_connected(port):
     """Whether this process has a connection to this port. What cannot be seen may be one."""
     try:
-        sockets = set()
+        sockets, tables = set(), 0
         for name in os.listdir("/proc/self/fd"):
             try:
                 sockets.add(os.readlink(f"/proc/self/fd/{name}"))
@@ -209,15 +209,16 @@ def is_connected(port):
         for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
             if not os.path.exists(table):
                 continue
-            with open(table) as lines:
+            with open(table, "rb") as lines:
+                tables += 1
                 next(lines)
                 for line in lines:
-                    fields = line.split()
+                    fields = line.decode("ascii").split()
                     if int(fields[2].rpartition(":")[2], 16) == port and f"socket:[{fields[9]}]" in sockets:
                         return True
-    except (OSError, ValueError, IndexError, StopIteration):
+    except Exception:
         return True
-    return False
+    return tables == 0
 
 
 def of_launcher(host=None, port=None):

@@ -36,6 +36,9 @@ const PREFIX: &str = "holdfast";
 /// A text this old is still good for the next scrape, but for the clock.
 const TEXT_AGE_MAX: Duration = Duration::from_millis(100);
 
+/// And one this old, while another scrape is writing the next.
+const LAST_AGE_MAX: Duration = Duration::from_secs(5);
+
 /// The `route` of requests that no route matches: one label for all, or any
 /// client could make as many as it likes.
 const ROUTE_UNKNOWN: &str = "unknown";
@@ -217,9 +220,9 @@ impl Metrics {
         let last = || self.written.lock().clone();
         let _writing = match (self.writing.try_lock(), last()) {
             (Some(writing), _) => writing,
-            // Nobody waits for another's scrape, which may take long.
-            (None, Some((_, text))) => return Ok(text),
-            (None, None) => self.writing.lock(),
+            // Nobody waits for another's scrape, which may take long, as long as there is a text.
+            (None, Some((finished, text))) if finished.elapsed() < LAST_AGE_MAX => return Ok(text),
+            (None, _) => self.writing.lock(),
         };
         if let Some((finished, text)) = last()
             && finished.elapsed() < TEXT_AGE_MAX

@@ -4,8 +4,8 @@
 //! next stay in memory, and the answer is not asked for more, so that it cannot be cut off
 //! either. The connection is closed, and all its requests end.
 //!
-//! A client that takes some answers and lets others wait has longer, and all have less time
-//! while what all of them leave takes much memory.
+//! A client that takes some answers and lets others wait has longer. One that leaves much has
+//! less time while what all clients leave takes much memory.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -24,13 +24,16 @@ use tokio::time::Instant;
 /// Until then each of its streams holds one or two pieces.
 const TAKE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The same while the clients of this node leave too much. So often it is looked.
-const TAKE_TIME_SHORT: Duration = Duration::from_secs(5);
-
 /// Longest time for one piece, whatever else its client takes.
 const PIECE_TIME_MAX: Duration = Duration::from_secs(180);
 
-/// Bytes that all clients may leave before they have less time.
+/// The same two for a client that leaves much, while all clients of this node leave too much.
+/// So often as the first of them it is looked.
+const TAKE_TIME_SHORT: Duration = Duration::from_secs(5);
+const PIECE_TIME_SHORT: Duration = Duration::from_secs(30);
+
+/// Bytes that a client may leave, and all of them, before those who leave more have less time.
+const CLIENT_BYTES_MAX: usize = 256 * 1024;
 const UNTAKEN_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Pieces of a connection's answers that its client has not taken yet. HTTP/2 keeps them until
@@ -51,6 +54,7 @@ struct Shared {
 struct Pieces {
     last: u64,
     by_age: BTreeMap<u64, Instant>,
+    bytes: usize,
     /// When the client took a piece.
     taken: Option<Instant>,
 }
@@ -70,6 +74,7 @@ impl Untaken {
         let Shared { pieces, noted, bytes: all } = &*self.0;
         all.fetch_add(bytes.len(), Ordering::Relaxed);
         let mut pieces = pieces.lock();
+        pieces.bytes += bytes.len();
         pieces.last += 1;
         let number = pieces.last;
         if pieces.by_age.is_empty() {
@@ -83,12 +88,15 @@ impl Untaken {
     /// How much time the client has left; none if there is nothing to take.
     fn rest(&self) -> Option<Duration> {
         let is_much = self.0.bytes.load(Ordering::Relaxed) > UNTAKEN_BYTES_MAX;
-        let limit = if is_much { TAKE_TIME_SHORT } else { TAKE_TIME_MAX };
         let pieces = self.0.pieces.lock();
+        let (take_time, piece_time) = match is_much && pieces.bytes > CLIENT_BYTES_MAX {
+            true => (TAKE_TIME_SHORT, PIECE_TIME_SHORT),
+            false => (TAKE_TIME_MAX, PIECE_TIME_MAX),
+        };
         let (_, oldest) = pieces.by_age.first_key_value()?;
         let idle = pieces.taken.map_or(*oldest, |taken| taken.max(*oldest));
-        let rest = limit.saturating_sub(idle.elapsed());
-        Some(rest.min(PIECE_TIME_MAX.saturating_sub(oldest.elapsed())))
+        let rest = take_time.saturating_sub(idle.elapsed());
+        Some(rest.min(piece_time.saturating_sub(oldest.elapsed())))
     }
 
     /// Returns when the client has not taken what it was to take in its time.
@@ -122,6 +130,7 @@ impl Drop for Piece {
         let Shared { pieces, bytes, .. } = &*self.untaken.0;
         bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
         let mut pieces = pieces.lock();
+        pieces.bytes -= self.bytes.len();
         pieces.by_age.remove(&self.number);
         pieces.taken = Some(Instant::now());
     }
@@ -206,19 +215,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn clients_have_less_time_while_they_leave_too_much_together() {
+    async fn clients_that_leave_much_have_less_time_while_all_leave_too_much() {
         let all = Arc::new(AtomicUsize::new(UNTAKEN_BYTES_MAX));
-        let untaken = Untaken::new(all.clone());
-        let begun = Instant::now();
-        let piece = untaken.note(Bytes::from_static(b"abc"));
-        untaken.for_too_long().await;
-        assert_eq!(begun.elapsed(), TAKE_TIME_SHORT);
-        drop(piece);
-        assert_eq!(all.load(Ordering::Relaxed), UNTAKEN_BYTES_MAX);
+        for (bytes, expected) in
+            [(CLIENT_BYTES_MAX, TAKE_TIME_MAX), (CLIENT_BYTES_MAX + 1, TAKE_TIME_SHORT)]
+        {
+            let untaken = Untaken::new(all.clone());
+            let begun = Instant::now();
+            let piece = untaken.note(Bytes::from(vec![0; bytes]));
+            untaken.for_too_long().await;
+            assert_eq!(begun.elapsed(), expected);
+            drop(piece);
+            assert_eq!(all.load(Ordering::Relaxed), UNTAKEN_BYTES_MAX);
+        }
 
         // Also when others begin to leave much.
         all.store(0, Ordering::Relaxed);
-        let _piece = untaken.note(Bytes::from_static(b"abc"));
+        let untaken = Untaken::new(all.clone());
+        let _piece = untaken.note(Bytes::from(vec![0; CLIENT_BYTES_MAX + 1]));
         let others = async {
             tokio::time::sleep(TAKE_TIME_SHORT * 2).await;
             all.store(UNTAKEN_BYTES_MAX * 2, Ordering::Relaxed);

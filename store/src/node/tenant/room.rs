@@ -55,7 +55,7 @@ impl Room {
             let mut shared = self.0.lock();
             let shared = &mut *shared;
             let own = shared.tenants.entry(tenant.clone()).or_default();
-            own.forget_gone();
+            // One in front that has just given up hands out to the others of its tenant.
             if own.waiting.is_empty() && own.fits(shared.free, size) {
                 shared.free -= size;
                 own.held += size;
