@@ -332,7 +332,8 @@ async fn start(
     let bounding = node.clone().bound_log(log);
     tasks.spawn(stop.clone().run_until_cancelled_owned(bounding));
     tasks.spawn(witnessing.clone().run(consensus.clone(), stop.clone()));
-    tasks.spawn_on(stop.clone().run_until_cancelled_owned(node.clone().watch_leader()), threads);
+    let watching_leader = node.clone().watch_leader(storage.log());
+    tasks.spawn_on(stop.clone().run_until_cancelled_owned(watching_leader), threads);
     let watching_disk = node.clone().hand_over_when_stalled(storage.log());
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(watching_disk), threads);
     let watching_itself = node.clone().hand_over_when_gray(app.activity());

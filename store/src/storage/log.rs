@@ -111,6 +111,11 @@ impl Log {
         written
     }
 
+    /// How long a write takes: the last one, or the present one if that takes longer.
+    pub(crate) fn write_time(&self) -> Duration {
+        self.shared.queue.write_time()
+    }
+
     /// How long the disk has been busy with the present write.
     pub(crate) fn writes_for(&self) -> Option<Duration> {
         self.shared.queue.writes_for()

@@ -298,6 +298,13 @@ impl Queue {
         self.state.lock().writing.map(|since| since.elapsed())
     }
 
+    /// How long the last batch took, or the present one if that takes longer.
+    pub(crate) fn write_time(&self) -> Duration {
+        let state = self.state.lock();
+        let last = state.last.map_or(Duration::ZERO, |(_, took)| took);
+        state.writing.map_or(last, |since| last.max(since.elapsed()))
+    }
+
     /// The first failure, if there was one.
     pub(crate) fn failed(&self) -> Option<StorageError> {
         self.state.lock().failed.clone()
