@@ -69,6 +69,10 @@ pub const QUORUM_PARTS_LEVEL: u32 = 6;
 /// From this level on, most of the latest quorum are there by arrivals that count.
 pub const COUNTED_MAJORITY_LEVEL: u32 = 6;
 
+/// From this level on, a process that waits in several advances counts as one that a quorum
+/// misses.
+pub const SEVERAL_ADVANCES_LEVEL: u32 = 6;
+
 /// From this level on, an exit that arrives after its withdrawal has failed, too.
 pub const WITHDRAWN_EXITS_LEVEL: u32 = 6;
 

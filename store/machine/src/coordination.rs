@@ -415,7 +415,7 @@ impl Coordination {
         }
     }
 
-    /// Processes that wait in an advance.
+    /// Processes that wait in an advance, once for each.
     pub fn in_advances(&self) -> impl Iterator<Item = ProcessId> + '_ {
         let advances = self.advances.iter().filter_map(|key| self.rounds.get(key));
         advances.flat_map(|round| round.arrivals.keys().copied())

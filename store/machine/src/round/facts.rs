@@ -1,9 +1,10 @@
 //! The numbers of a round that the decision needs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
-use holdfast_api::version::{COUNTED_MAJORITY_LEVEL, QUORUM_PARTS_LEVEL};
+use holdfast_api::version::{COUNTED_MAJORITY_LEVEL, QUORUM_PARTS_LEVEL, SEVERAL_ADVANCES_LEVEL};
 use holdfast_api::{
     AtDeadline, Differing, LogTime, Missing, Policy, ProcessId, Role, Rule, Terms, WaitsFor,
 };
@@ -30,7 +31,7 @@ impl Coordination {
             arrived: tally.counted,
             missing: self.missing_count(key, round, &numbers),
             standbys: if numbers.rule == Rule::All { tally.standbys } else { 0 },
-            group: key.is_among_active().then(|| self.group(key, round)),
+            group: key.is_among_active().then(|| self.group(key, round, level)),
             enough_since: None,
             former: (key.is_quorum && !key.is_held)
                 .then(|| self.former(key, round, level))
@@ -104,7 +105,7 @@ impl Coordination {
         most_frequent(&policies).cloned().unwrap_or_default()
     }
 
-    fn group(&self, key: &RoundKey, round: &Round) -> Group {
+    fn group(&self, key: &RoundKey, round: &Round, level: u32) -> Group {
         let goes_on = holdfast_api::planted!(FirstBackAlone) && self.past.last_end > 0;
         let phase = match self.standing.is_formed() || goes_on {
             true => {
@@ -114,7 +115,7 @@ impl Coordination {
         };
         let policy = self.governing(round.arrivals.keys().copied());
         let somebody_advances = !key.is_advance() && self.in_advances().next().is_some();
-        let advancing = if somebody_advances { self.advancing(key, round) } else { 0 };
+        let advancing = if somebody_advances { self.advancing(key, round, level) } else { 0 };
         Group { advancing, somebody_advances, ..Group::of(&policy, phase) }
     }
 
@@ -130,16 +131,21 @@ impl Coordination {
 
     /// How many of those that a round waits for wait in an advance. For a round with
     /// rule `all`, finding one is enough.
-    fn advancing(&self, key: &RoundKey, round: &Round) -> u32 {
+    fn advancing(&self, key: &RoundKey, round: &Round, level: u32) -> u32 {
         let advances = self.advances.iter().filter_map(|key| self.rounds.get(key));
         let counted: u32 = advances.map(|advance| advance.tally.counted).sum();
         // Newcomers alone.
         if self.standing.is_formed() && counted == self.standing.newcomers_advancing {
             return 0;
         }
-        let most = if key.is_quorum { usize::MAX } else { 1 };
-        let waits = self.missing_advancing(key, round);
-        waits.take(most).count() as u32
+        let mut waits = self.missing_advancing(key, round);
+        if !key.is_quorum {
+            return u32::from(waits.next().is_some());
+        }
+        match self.advances.len() > 1 && level >= SEVERAL_ADVANCES_LEVEL {
+            true => waits.collect::<BTreeSet<ProcessId>>().len() as u32,
+            false => waits.count() as u32,
+        }
     }
 
     /// Those that a round waits for and that wait in an advance: of members of the
