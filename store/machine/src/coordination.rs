@@ -104,6 +104,9 @@ pub(crate) struct Coordination {
     /// order: how many, and the first.
     pub faults: u32,
     pub first_fault: Option<Arc<Fault>>,
+    /// How many of these were not in that advance, from
+    /// [`CLEAN_LEAVES_LEVEL`](holdfast_api::version::CLEAN_LEAVES_LEVEL) on.
+    pub other_faults: u32,
     /// The latest advance, also one that stopped the job; none before the first.
     pub advanced: Option<Advanced>,
     /// The latest advance that did not stop anybody.

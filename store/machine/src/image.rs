@@ -26,7 +26,8 @@ mod rounds;
 /// that obeys the level can read it.
 pub const IMAGE_VERSION: u32 = CLOSING_ORDER_VERSION;
 
-/// Version with the revisions since which processes are members, and the jobs of sessions.
+/// Version with the revisions since which processes are members, the jobs of sessions, and the
+/// faults of those that were not in the latest advance.
 const CLOSING_ORDER_VERSION: u32 = 5;
 
 /// Version with revoked tokens and forgotten jobs. It is read, and not written any more.

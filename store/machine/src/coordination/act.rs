@@ -199,7 +199,7 @@ impl Act<'_> {
         if !cause.is_clean() {
             let (at, at_ms) = (self.revision, self.time);
             let coordination = &mut *self.coordination;
-            coordination.faults = coordination.faults.saturating_add(1);
+            coordination.count_fault(process, incarnation, self.level);
             if coordination.first_fault.is_none() {
                 let rank = coordination.ranked.as_ref().and_then(|last| {
                     let (place, known) = last.members.find(process)?;

@@ -263,9 +263,9 @@ impl Machine {
         lost: &[ProcessId],
     ) -> Result<ReadOutcome, Refusal> {
         let (key, coordination) = self.coordination_of(scope)?;
-        let left = coordination.without(hosts, lost, (self.revision, self.time()));
-        let (now, later) = (self.time(), LogTime::MAX);
         let level = self.cluster.feature_level;
+        let left = coordination.without(hosts, lost, (self.revision, self.time()), level);
+        let (now, later) = (self.time(), LogTime::MAX);
         let waits_for = match left.planned(now) {
             Rounds::Wait { what, .. } => Some(what),
             _ => None,
@@ -325,6 +325,7 @@ impl Coordination {
         hosts: &[String],
         lost: &[ProcessId],
         (at, at_ms): (Revision, LogTime),
+        level: u32,
     ) -> Coordination {
         let mut left = self.clone();
         for (process, record) in &self.processes {
@@ -337,7 +338,7 @@ impl Coordination {
             }
             *left.live.of(record.role) -= 1;
             if record.member_since > 0 {
-                left.faults = left.faults.saturating_add(1);
+                left.count_fault(*process, record.incarnation, level);
                 left.past.last_fault = at_ms;
                 if !left.standing.is_formed() {
                     left.past.last_end = at_ms;

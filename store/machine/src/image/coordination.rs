@@ -111,6 +111,7 @@ pub(super) fn write(
         payload_bytes: _,
         past,
         faults,
+        other_faults,
         first_fault,
         advanced,
         ranked,
@@ -125,6 +126,9 @@ pub(super) fn write(
     out.u64(*last_end)?;
     out.u64(*over_before)?;
     out.u64((*faults).into())?;
+    if version >= CLOSING_ORDER_VERSION {
+        out.u64((*other_faults).into())?;
+    }
     out.bytes(&pack(&first_fault.as_deref()))?;
     out.length(processes.len())?;
     for (id, process) in processes {
@@ -258,8 +262,10 @@ pub(super) fn read(
         over_before: input.u64()?,
     };
     let faults = input.u32()?;
+    let other_faults = if version >= CLOSING_ORDER_VERSION { input.u32()? } else { 0 };
     let first_fault = unpack::<Option<Fault>>(&input.bytes()?)?.map(Arc::new);
-    let mut coordination = Coordination { past, faults, first_fault, ..Coordination::default() };
+    let mut coordination =
+        Coordination { past, faults, other_faults, first_fault, ..Coordination::default() };
     for _ in 0..input.u64()? {
         let id = input.u32()?;
         let process = read_process(version, input, revision)?;

@@ -112,8 +112,8 @@ proptest! {
         }
     }
 
-    /// An image of the version before lacks the order of closings and the jobs of sessions, and
-    /// nothing else.
+    /// An image of the version before lacks the order of closings, the jobs of sessions and whose
+    /// faults there were, and nothing else.
     #[test]
     fn an_image_of_the_version_before_is_read(entries in generate::coordination_entries(60)) {
         let mut machine = Machine::new();

@@ -74,10 +74,21 @@ impl Act<'_> {
 }
 
 impl Coordination {
+    /// Counts a member that was lost and did not leave in order.
+    pub fn count_fault(&mut self, process: ProcessId, incarnation: Incarnation, level: u32) {
+        let last = self.advanced.as_ref();
+        let is_other = last.is_none_or(|last| !last.members.contains(process, incarnation));
+        self.faults = self.faults.saturating_add(1);
+        if is_other && level >= CLEAN_LEAVES_LEVEL {
+            self.other_faults = self.other_faults.saturating_add(1);
+        }
+    }
+
     /// How these members differ from those of the advance before; none if they do
     /// not. Faults are counted from here again.
     fn turnover(&mut self, members: &Members) -> Option<Turnover> {
         let faults = std::mem::take(&mut self.faults);
+        self.other_faults = 0;
         let first_fault = self.first_fault.take().map(Arc::unwrap_or_clone);
         let last = self.advanced.as_ref()?;
         if *last.members == *members {
@@ -97,9 +108,9 @@ impl Coordination {
         let Some(last) = &self.advanced else {
             return false;
         };
-        // How an incarnation ended is not kept once there is a newer one. Without a fault all
-        // have left in order.
-        if level >= CLEAN_LEAVES_LEVEL && self.faults == 0 {
+        // How an incarnation ended is not kept once there is a newer one. Without a fault of a
+        // member all have left in order.
+        if level >= CLEAN_LEAVES_LEVEL && self.faults == self.other_faults {
             return false;
         }
         let mut gone = last
