@@ -58,22 +58,14 @@ impl Act<'_> {
                     self.close(key, promoted, evicted);
                 }
             }
-            // It waits for what they hold.
-            Decision::Evict { .. } if key.is_held => {
-                let evicted = self.evict(key);
-                if let Some(round) = self.coordination.rounds.get_mut(key) {
-                    round.counted_since = Some(self.time);
-                    // An earlier deadline of it may have ended others.
-                    let all = round.evicted.iter().chain(evicted.iter());
-                    let all: OrdMap<ProcessId, Incarnation> = all.collect();
-                    round.evicted =
-                        all.iter().map(|(process, incarnation)| (*process, *incarnation)).collect();
-                }
-                self.dirty.insert(key.clone());
-            }
             Decision::Evict { promoted } => {
                 let evicted = self.evict(key);
-                self.close(key, promoted, evicted);
+                // A held one waits for what they hold. Any other waits for the ends of those that
+                // have not stopped in time, now that these are gone: it closes without them.
+                match key.is_held || !self.not_stopped.is_empty() {
+                    true => self.note_evicted(key, &evicted),
+                    false => self.close(key, promoted, evicted),
+                }
             }
             Decision::Fail(why) => self.fail(key, why),
             Decision::Revoke(cause) => self.revoke_generation(key, cause),
@@ -135,6 +127,21 @@ impl Act<'_> {
             self.end_incarnation(process, cause, false);
         }
         evicted
+    }
+
+    /// Its deadline has ended these, and it does not close yet.
+    fn note_evicted(&mut self, key: &RoundKey, evicted: &Members) {
+        if let Some(round) = self.coordination.rounds.get_mut(key) {
+            if key.is_held {
+                round.counted_since = Some(self.time);
+            }
+            // An earlier deadline of it may have ended others.
+            let all = round.evicted.iter().chain(evicted.iter());
+            let all: OrdMap<ProcessId, Incarnation> = all.collect();
+            round.evicted =
+                all.iter().map(|(process, incarnation)| (*process, *incarnation)).collect();
+        }
+        self.dirty.insert(key.clone());
     }
 
     /// Fixes the outcome, once and for all members.
