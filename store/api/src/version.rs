@@ -73,6 +73,10 @@ pub const COUNTED_MAJORITY_LEVEL: u32 = 6;
 /// misses.
 pub const SEVERAL_ADVANCES_LEVEL: u32 = 6;
 
+/// From this level on, the deadline of a round starts again with an arrival that acknowledges the
+/// last one that counted.
+pub const DEADLINE_ANEW_LEVEL: u32 = 6;
+
 /// From this level on, an exit that arrives after its withdrawal has failed, too.
 pub const WITHDRAWN_EXITS_LEVEL: u32 = 6;
 

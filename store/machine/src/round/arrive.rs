@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use holdfast_api::limits::ALWAYS_BYTES;
-use holdfast_api::version::{KEPT_QUORUMS_LEVEL, PARTS_LEVEL, WITHDRAWN_EXITS_LEVEL};
+use holdfast_api::version::{
+    DEADLINE_ANEW_LEVEL, KEPT_QUORUMS_LEVEL, PARTS_LEVEL, WITHDRAWN_EXITS_LEVEL,
+};
 use holdfast_api::{
     Among, Arrival, ArrivalAnswer, AtDeadline, Blob, Command, Conclusion, FailedWhy, Generation,
     LeaseId, LogTime, Members, Outcome, ProcessId, Refusal, RoundCommand, RoundFailure,
@@ -249,6 +251,10 @@ impl Act<'_> {
         let holds = held.is_some_and(|held| held.holds(process, incarnation));
         self.coordination.uncount(process);
         let round = self.coordination.rounds.get_mut(key).expect("found or opened above");
+        // The acknowledgement may have taken the last that counted, and others stay.
+        if round.waiting() == 0 && self.level >= DEADLINE_ANEW_LEVEL {
+            round.counted_since = None;
+        }
         let mut arrived = Arrived { holds, ..Arrived::new(arrival, numbers.clone(), self.time) };
         round.tally.holders += u32::from(holds);
         // An exit that has failed stays failed.
