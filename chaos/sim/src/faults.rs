@@ -26,6 +26,8 @@ pub enum Fault {
     ShortPause,
     /// The nodes fall into parts.
     Partition,
+    /// The leader and one host of trainers are cut off from all others.
+    LeaderAlone,
     /// A node receives from no other, or no other receives from it.
     OneWay { leader: bool },
     /// A firewall answers a follower's connects to the leader with refusals, and
@@ -41,6 +43,8 @@ pub enum Fault {
     SlowLink,
     /// A disk that is slow, or stalls.
     SlowDisk,
+    /// The disks of all nodes are slow, as on an overloaded machine.
+    SlowDisks,
     /// Writes fail: an error of the medium, or no space.
     FailingDisk,
     /// A bit of what lies on a disk flips, while its node is down.
@@ -63,7 +67,7 @@ pub enum Fault {
     Burst,
 }
 
-const FAULTS: [Fault; 27] = [
+const FAULTS: [Fault; 29] = [
     Fault::Kill { leader: true },
     Fault::Kill { leader: false },
     Fault::PowerLoss { leader: true },
@@ -73,6 +77,7 @@ const FAULTS: [Fault; 27] = [
     Fault::Pause { leader: false },
     Fault::ShortPause,
     Fault::Partition,
+    Fault::LeaderAlone,
     Fault::OneWay { leader: true },
     Fault::OneWay { leader: false },
     Fault::Rejected,
@@ -81,6 +86,7 @@ const FAULTS: [Fault; 27] = [
     Fault::Lossy,
     Fault::SlowLink,
     Fault::SlowDisk,
+    Fault::SlowDisks,
     Fault::FailingDisk,
     Fault::BitFlip,
     Fault::Drift,
@@ -100,6 +106,7 @@ impl Fault {
             self,
             Fault::ShortPause
                 | Fault::Rejected
+                | Fault::SlowDisks
                 | Fault::Burst
                 | Fault::CutTrainer
                 | Fault::KillTrainer
@@ -107,9 +114,16 @@ impl Fault {
         )
     }
 
+    /// Whether one election follows from this fault, which leaves links and clocks alone.
+    pub fn unseats_leader(self) -> bool {
+        matches!(self, Fault::Kill { leader: true } | Fault::HandOver)
+    }
+
     /// How long it lasts, at least and at most, in milliseconds.
     fn lasts(self) -> (u64, u64) {
         match self {
+            // Time for another to lead, and for a client to change to it.
+            Fault::LeaderAlone | Fault::SlowDisks => (1_500, 2_500),
             Fault::ShortPause => (300, 420),
             Fault::PauseTrainer => (1_000, 4_000),
             Fault::Burst | Fault::HandOver => (300, 800),
@@ -120,18 +134,19 @@ impl Fault {
 }
 
 impl Simulation {
-    /// One fault or two at once; now and then one that is to spare the leader.
+    /// One fault or two at once; now and then one that is to spare the leader, or an election
+    /// on slow disks.
     pub fn draw_faults(&mut self) -> Vec<Fault> {
-        let (count, calm) = match self.random.random_range(0..6) {
-            0 | 1 => (2, false),
-            2 | 3 => (1, true),
-            _ => (1, false),
+        let (first, drawn, count): (_, fn(Fault) -> bool, _) = match self.random.random_range(0..8)
+        {
+            0..=2 => (None, |_| true, 2),
+            3 | 4 => (None, Fault::spares_leader, 1),
+            5 => (Some(Fault::SlowDisks), Fault::unseats_leader, 1),
+            _ => (None, |_| true, 1),
         };
-        let mut faults = FAULTS.to_vec();
-        faults.retain(|fault| !calm || fault.spares_leader());
+        let mut faults: Vec<Fault> = FAULTS.into_iter().filter(|fault| drawn(*fault)).collect();
         faults.shuffle(&mut self.random);
-        faults.truncate(count);
-        faults
+        first.into_iter().chain(faults.into_iter().take(count)).collect()
     }
 
     /// How long these faults last.
@@ -180,7 +195,15 @@ impl Simulation {
                 let node = self.victim(true);
                 self.pause(host_of(node));
             }
-            Fault::Partition => self.partition(),
+            Fault::Partition => {
+                let sides = self.hosts().iter().map(|_| self.random.random_bool(0.5)).collect();
+                self.partition(sides);
+            }
+            Fault::LeaderAlone => {
+                let alone = [host_of(self.victim(true)), self.a_trainer()];
+                let hosts = self.hosts();
+                self.partition(hosts.iter().map(|host| alone.contains(host)).collect());
+            }
             Fault::OneWay { leader } => {
                 let victim = self.victim(leader);
                 let hears = self.random.random_bool(0.5);
@@ -230,6 +253,10 @@ impl Simulation {
                 if let Some(machine) = self.nodes.get(&node) {
                     machine.slow_ms.store(slow, Ordering::Relaxed);
                 }
+            }
+            Fault::SlowDisks => {
+                let slow = self.random.random_range(20..=80);
+                self.nodes.values().for_each(|node| node.slow_ms.store(slow, Ordering::Relaxed));
             }
             Fault::FailingDisk => {
                 let node = self.victim(false);
@@ -294,10 +321,9 @@ impl Simulation {
         }
     }
 
-    /// Splits the nodes into two parts, each fully connected; trainer hosts fall to either side.
-    fn partition(&mut self) {
+    /// Splits the hosts into two parts, each fully connected: on which side each of them is.
+    fn partition(&self, sides: Vec<bool>) {
         let hosts = self.hosts();
-        let sides: Vec<bool> = hosts.iter().map(|_| self.random.random_bool(0.5)).collect();
         for (at, from) in hosts.iter().enumerate() {
             for (other, to) in hosts.iter().enumerate() {
                 if sides[at] != sides[other] {

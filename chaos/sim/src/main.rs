@@ -11,6 +11,7 @@
 //! | `network` | connections as TCP has them, and what goes wrong with links |
 //! | `node` | a store node as a process |
 //! | `workload` | clients, trainers and the operator as processes |
+//! | `episodes` | when something goes wrong, and what holds of leadership then |
 //! | `faults`, `flaps`, `crashes` | what goes wrong |
 //! | `checks`, `history`, `violation` | what must hold |
 //! | `journal` | what happens, line by line |
@@ -28,7 +29,7 @@
 //!
 //! # Modules that know each other
 //!
-//! * `crashes`, `faults`, `flaps`, `simulation`: the simulation gives each fault its
+//! * `crashes`, `episodes`, `faults`, `flaps`, `simulation`: the simulation gives each fault its
 //!   turn, and a fault changes the simulation.
 //! * `host`, `journal`: the journal names the host that runs, and a host tells it when
 //!   its turn begins and ends.
@@ -36,6 +37,7 @@
 mod batch;
 mod checks;
 mod crashes;
+mod episodes;
 mod faults;
 mod flaps;
 mod history;

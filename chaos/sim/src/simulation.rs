@@ -16,7 +16,6 @@ use tokio::sync::mpsc;
 
 use crate::checks::{Checks, Disks, Subject};
 use crate::crashes::Crashes;
-use crate::faults::Fault;
 use crate::flaps::Flaps;
 use crate::history;
 use crate::host::{FIRST_TRAINER, Host, HostId};
@@ -35,8 +34,6 @@ const FOUNDING_MAX: u64 = 10_000;
 const RECOVERY_MAX: u64 = 30_000;
 /// Milliseconds from a process's end to its restart.
 pub const RESTART_MS: u64 = 500;
-/// How long all is well before a fault that is to spare the leader.
-const CALM_MS: u64 = 1_600;
 /// How often logs and states are compared.
 const COMPARE_EVERY: u64 = 100;
 /// How often a flapping link's connections are reset.
@@ -116,7 +113,10 @@ pub struct Simulation {
     pub crash_point: Option<Crashes>,
     /// The node of whose disk a bit was flipped, and whether one was replaced: each once.
     pub flipped: Option<NodeId>,
-    replaced: bool,
+    /// See `flipped`.
+    pub replaced: bool,
+    /// Most terms that one election took, of those that were judged.
+    pub terms_max: u64,
     orders: Option<mpsc::UnboundedSender<Order>>,
     checks: Checks,
     faults: Vec<String>,
@@ -139,6 +139,7 @@ impl Simulation {
             crash_point: None,
             flipped: None,
             replaced: false,
+            terms_max: 0,
             orders: None,
             checks: Checks::new(journal.clone()),
             faults: Vec::new(),
@@ -160,7 +161,7 @@ impl Simulation {
         if simulation.checks.violations.is_empty() {
             match options.flaps {
                 Some(flaps) => simulation.flap(flaps),
-                None => simulation.torment(),
+                None => simulation.torment(options.episodes),
             }
             simulation.recover();
         }
@@ -198,50 +199,6 @@ impl Simulation {
         let seed = self.random.random();
         self.machine(OPERATOR).start(seed, operator.run());
         self.steps(500);
-    }
-
-    /// Something goes wrong, is put right, and goes wrong again.
-    fn torment(&mut self) {
-        for _ in 0..self.options.episodes {
-            let faults = self.draw_faults();
-            let time = self.draw_time(&faults);
-            if matches!(faults[..], [fault] if fault.spares_leader()) {
-                // Slow requests may still be in flight.
-                self.steps(CALM_MS);
-            }
-            let before = self.calm_leader(&faults);
-            self.arm();
-            for fault in &faults {
-                self.faults.push(format!("{} {fault:?}", self.now));
-                self.harm(*fault);
-            }
-            self.steps(time);
-            self.put_right();
-            let quiet = self.random.random_range(300..1_200);
-            self.steps(quiet);
-            if let (Some(from), Some(to)) = (before, self.leader())
-                && from != to
-            {
-                let by = format!("{faults:?}");
-                self.checks.report(Violation::LeaderReplaced { by, from, to });
-            }
-        }
-    }
-
-    /// The leader, if these faults leave it alone and all is well before them.
-    fn calm_leader(&self, faults: &[Fault]) -> Option<(u64, NodeId)> {
-        let is_crashing = self.crash_point.is_some();
-        let spared = !is_crashing && matches!(faults, [fault] if fault.spares_leader());
-        let well = self.members().iter().all(|node| self.nodes[node].slot.node().is_some());
-        let leaders: Vec<_> =
-            self.members().iter().filter_map(|node| self.follows(*node)).collect();
-        let agreed = leaders.windows(2).all(|two| two[0] == two[1]);
-        self.leader().filter(|_| spared && well && agreed && !self.replaced)
-    }
-
-    fn follows(&self, node: NodeId) -> Option<(u64, Option<NodeId>)> {
-        let view = self.nodes.get(&node)?.slot.node()?.view();
-        Some((view.term, view.leader.map(|leader| leader.node)))
     }
 
     /// Notes what is wrong.
@@ -373,10 +330,11 @@ impl Simulation {
         let answered = record.calls.iter().filter(|call| call.answered.is_some()).count();
         let (replayed, snapshot) = self.checks.seen();
         let summary = format!(
-            "{} ms, {} entries, {} leaders, {} crashes{}, {replayed} replays, snapshot {snapshot}, {} calls, {answered} answered, {} generations",
+            "{} ms, {} entries, {} leaders, {} terms an election, {} crashes{}, {replayed} replays, snapshot {snapshot}, {} calls, {answered} answered, {} generations",
             self.now,
             self.checks.entries(),
             self.checks.leaders(),
+            self.terms_max,
             self.crashes,
             self.crash_point.as_ref().map_or_else(String::new, Crashes::told),
             record.calls.len(),

@@ -35,6 +35,8 @@ pub enum Violation {
     VotesNotSynced { term: u64, node: NodeId, kept: Vec<NodeId> },
     /// A healthy leader lost its term.
     LeaderReplaced { by: String, from: (u64, NodeId), to: (u64, NodeId) },
+    /// The term rose by more than the elections that were due can take.
+    TermRose { by: String, from: u64, to: u64 },
     /// A flapping node made calls slow: p99 in milliseconds, without that node and while
     /// it flapped.
     Slowed { by: String, without: u64, during: u64 },

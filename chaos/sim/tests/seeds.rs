@@ -62,7 +62,7 @@ fn no_promise_is_broken_whatever_goes_wrong() {
     let kept = std::fs::read_dir(folder.path()).expect("a folder").next();
     let kept = kept.expect("the batch keeps what was tried").expect("a file").path();
     let kept = std::fs::read_to_string(kept).expect("lines of text");
-    for word in ["crashes", "replays", "answered", "generations"] {
+    for word in ["crashes", "replays", "answered", "generations", "terms"] {
         assert!(count(&kept, word) > 0, "no {word} in any seed:\n{kept}");
     }
     // Seeds that passed are not tried again.

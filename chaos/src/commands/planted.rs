@@ -33,6 +33,7 @@ const SOUGHT: &[(&str, Finder)] = &[
     ("lost-wake-up", Run("wait", "none")),
     ("sessions-not-in-snapshot", Run("register,counter", "restored")),
     ("stale-read", Run("register", "leader-alone")),
+    ("stale-read", Sim(40)),
     ("follower-read", Run("register", "pause-follower,minority")),
     ("ack-before-sync", Run("register,counter", "power-loss")),
     ("ack-before-sync", Sim(20)),
@@ -66,6 +67,7 @@ const OPEN: &[(&str, Finder)] = &[
     ("absence-is-death", Run("tcpstore", "agent-pause")),
     ("ended-lease", Run("tcpstore", "agent-pause")),
     ("first-back-alone", Run("advance", "none")),
+    ("hasty-elections", Sim(100)),
     ("old-answers", Sim(100)),
     ("old-answers", Run("register", "pause-leader")),
 ];

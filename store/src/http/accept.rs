@@ -13,8 +13,10 @@
 //!
 //! TCP closes the connection of a client that reads nothing. A client of HTTP/2 can read
 //! frames and take no part of an answer, for ever and on many streams: its connection is
-//! closed, too (`untaken`).
+//! closed, too (`untaken`). So is one that idles between requests (`idle`), as hyper does it
+//! for HTTP/1.
 
+mod idle;
 mod untaken;
 
 use std::collections::BTreeMap;
@@ -43,6 +45,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::idle::Streams;
 use self::untaken::Untaken;
 use crate::dial;
 use crate::node::gray::PortActivity;
@@ -77,7 +80,7 @@ const STRANGER_TIME_MAX: Duration = Duration::from_secs(5);
 const GONE_AFTER: Duration = Duration::from_secs(7);
 
 /// Longest time for a request's head to arrive, and for a connection to idle
-/// between requests.
+/// between requests, of HTTP/1 or HTTP/2.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Longest head of a request.
@@ -159,9 +162,11 @@ pub(crate) async fn serve(
                 () = &mut strange => return tracing::debug!("a handshake was cut off"),
             };
             let Some((stream, caller)) = shaken else { return };
-            let noted = untaken.clone();
+            let streams = Streams::default();
+            let (noted, opening) = (untaken.clone(), streams.clone());
             let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-                let noted = (request.version() == Version::HTTP_2).then(|| noted.clone());
+                let is_http2 = request.version() == Version::HTTP_2;
+                let noted = is_http2.then(|| (noted.clone(), opening.open()));
                 request.extensions_mut().insert(place.clone());
                 if let Some(from) = from {
                     request.extensions_mut().insert(from);
@@ -173,7 +178,7 @@ pub(crate) async fn serve(
                 async move {
                     let answer = answering.await?;
                     Ok::<_, Infallible>(match noted {
-                        Some(untaken) => answer.map(|body| untaken.noting(body)),
+                        Some((untaken, stream)) => answer.map(|body| untaken.noting(body, stream)),
                         None => answer,
                     })
                 }
@@ -185,6 +190,9 @@ pub(crate) async fn serve(
                     tracing::debug!(%error, "a connection ended");
                 },
                 () = &mut strange => tracing::debug!("a stranger's connection was closed"),
+                () = streams.idle_for(HEAD_TIME_MAX) => {
+                    tracing::debug!("an idle connection was closed");
+                }
                 () = untaken.for_too_long() => if troubles.met("untaken", &"") {
                     tracing::warn!(
                         "a client did not read what it had asked for; its connection is closed"

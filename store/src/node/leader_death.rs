@@ -139,7 +139,8 @@ impl Search {
         }
         let tries = self.tries;
         let at = *self.stands_at.get_or_insert_with(|| {
-            let time = ELECTION_TIME.max(write.saturating_mul(WRITES));
+            let writes = if holdfast_api::planted!(HastyElections) { 0 } else { WRITES };
+            let time = ELECTION_TIME.max(write.saturating_mul(writes));
             let time = time.saturating_mul(2_u32.pow(tries)).min(time_max);
             now + time.mul_f64(rand::rng().random_range(1.0..2.0))
         });

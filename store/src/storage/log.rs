@@ -163,3 +163,23 @@ impl WitnessStore {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::storage::memory::MemoryDisk;
+
+    #[tokio::test]
+    async fn the_latency_of_a_simulated_disk_is_part_of_a_write() {
+        const LATENCY: Duration = Duration::from_millis(20);
+        let mut backend = MemoryDisk::new().log();
+        let image = backend.load().unwrap();
+        let writer = Writer::Task { tracker: TaskTracker::new(), latency: Box::new(|| LATENCY) };
+        let log = Log::start(backend, &image, writer, Arc::default()).unwrap();
+        log.queue().write(Vec::new(), true).await.unwrap();
+        log.close().await;
+        assert!(log.write_time() >= LATENCY, "{:?}", log.write_time());
+    }
+}

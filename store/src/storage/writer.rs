@@ -445,23 +445,21 @@ impl Queue {
 }
 
 /// Ends a batch, also after an error or a panic.
-struct Writing<'a> {
-    queue: &'a Queue,
-    begun: Instant,
-}
+struct Writing<'a>(&'a Queue);
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.queue.fail(&StorageError::Stopped);
+            self.0.fail(&StorageError::Stopped);
         }
-        let mut state = self.queue.state.lock();
-        state.writing = None;
-        state.last = Some((Instant::now(), self.begun.elapsed()));
+        let mut state = self.0.state.lock();
+        if let Some(begun) = state.writing.take() {
+            state.last = Some((Instant::now(), begun.elapsed()));
+        }
         let due = !state.requests.is_empty() || state.closed || state.failed.is_some();
         drop(state);
         if due {
-            self.queue.notify();
+            self.0.notify();
         }
     }
 }
@@ -482,7 +480,7 @@ impl Queue {
             Operation::Identity(_) => IdentityRecord,
             Operation::Rewrite(_) => Rewrite,
         );
-        let writing = Writing { queue: self, begun: Instant::now() };
+        let (writing, begun) = (Writing(self), Instant::now());
         let empty = batch.operations.is_empty();
         let write = || self.backend.lock().write(batch);
         steps.before();
@@ -497,7 +495,7 @@ impl Queue {
         // Note a failure before its waiters are notified.
         match &result {
             Ok(()) => {
-                let took = writing.begun.elapsed();
+                let took = begun.elapsed();
                 self.stats.record(&Written { entries, bytes, synced, took });
             }
             Err(error) => self.fail(error),

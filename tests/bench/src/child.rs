@@ -71,6 +71,17 @@ impl Child {
         Ok(())
     }
 
+    /// How long its log is.
+    pub fn log_bytes(&self) -> usize {
+        std::fs::metadata(&self.log).map_or(0, |log| log.len() as usize)
+    }
+
+    /// Its log after so many bytes.
+    pub fn said_after(&self, bytes: usize) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(text.get(bytes..).unwrap_or_default()).into_owned()
+    }
+
     /// The end of its log.
     pub fn said(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();

@@ -19,6 +19,10 @@ pub const NODES: u64 = 3;
 const READY_TIME_MAX: Duration = Duration::from_secs(120);
 const POLL_EVERY: Duration = Duration::from_millis(2);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+/// What the lines of a node's log hold that tell of leaders, and how many of them a remark quotes
+/// at most.
+const OF_LEADERS: [&str; 3] = ["leader", "this node leads", "this node follows"];
+const QUOTED_LINES_MAX: usize = 30;
 /// Each node's own files for TLS, by their flags.
 const TLS_FILES: [(&str, &str); 5] = [
     ("--tls-cert", "tls.crt"),
@@ -37,7 +41,9 @@ pub struct Cluster {
     nodes: Vec<Option<Child>>,
     /// The authority of the nodes' certificates, if they speak TLS.
     credentials: Credentials,
+    /// The term from which elections are remarked on, and how long the nodes' logs were then.
     term: u64,
+    log_bytes: Vec<usize>,
     /// One for each node, or none: all are on the disk of the folder.
     disks: Vec<Disk>,
     folder: tempfile::TempDir,
@@ -85,6 +91,7 @@ impl Cluster {
             nodes: (0..NODES).map(|_| None).collect(),
             credentials: Credentials::default(),
             term: 0,
+            log_bytes: Vec::new(),
             disks: Vec::new(),
             folder: bench.folder()?,
         })
@@ -97,9 +104,18 @@ impl Cluster {
         for node in 1..=NODES {
             self.wait_ready(node, 0).await?;
         }
+        self.begin_measuring().await?;
+        Ok(self)
+    }
+
+    /// Elections until now are not remarked on: again after the start of programs that leave the
+    /// nodes little processor.
+    pub async fn begin_measuring(&mut self) -> anyhow::Result<()> {
         let leader = self.leader().await?;
         self.term = self.status(leader).await?.term;
-        Ok(self)
+        let bytes = |node: &Option<Child>| node.as_ref().map_or(0, Child::log_bytes);
+        self.log_bytes = self.nodes.iter().map(bytes).collect();
+        Ok(())
     }
 
     fn certificates(&self) -> PathBuf {
@@ -118,9 +134,13 @@ impl Cluster {
         let leader = self.leader().await?;
         let elections = self.status(leader).await?.term - self.term;
         if elections > 0 {
+            let nodes = self.ids().zip(&self.nodes).zip(&self.log_bytes);
+            let said = nodes
+                .filter_map(|((id, node), bytes)| Some((id, node.as_ref()?.said_after(*bytes))));
             section.remark(format!(
                 "**The term rose by {elections} although no node was killed**: nodes were starved of processor or disk, and \
-                 these figures hold outages."
+                 these figures hold outages. Their logs say:{}",
+                of_leaders(said)
             ));
         }
         Ok(())
@@ -284,5 +304,31 @@ impl Cluster {
         let said = String::from_utf8_lossy(&answer.body);
         ensure!(answer.status.is_success(), "GET {path} from {address}: {}: {said}", answer.status);
         Ok(answer.body)
+    }
+}
+
+/// What the nodes' logs say of leaders, as a list below a remark.
+fn of_leaders(logs: impl Iterator<Item = (NodeId, String)>) -> String {
+    let lines = logs.flat_map(|(node, log)| {
+        let told = |line: &&str| OF_LEADERS.iter().any(|word| line.contains(word));
+        let quoted = |line: &str| format!("\n  - node {node}: `{}`", line.trim());
+        log.lines().filter(told).map(quoted).collect::<Vec<_>>()
+    });
+    lines.take(QUOTED_LINES_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_logs_say_of_leaders_is_quoted() {
+        let one = "1 INFO this node follows term=2 leader=1\n1 INFO a snapshot is made\n";
+        let other = " 2 INFO the leader is lost; standing for election leader=1 term=2\n";
+        let said = of_leaders([(1, one.to_owned()), (2, other.to_owned())].into_iter());
+        let expected = "\n  - node 1: `1 INFO this node follows term=2 leader=1`\n  - node 2: `2 INFO the leader is lost; standing for election leader=1 term=2`";
+        assert_eq!(said, expected);
+        let many = "this node leads\n".repeat(QUOTED_LINES_MAX + 1);
+        assert_eq!(of_leaders([(3, many)].into_iter()).lines().count(), QUOTED_LINES_MAX + 1);
     }
 }

@@ -43,6 +43,8 @@ defects! {
     OldAnswers = "old-answers",
     /// Voters are loyal to a silent leader for 200 to 400 ms: a short pause costs it its term.
     ShortLoyalty = "short-loyalty",
+    /// An election is given 80 ms, also where a write to the disk takes as long.
+    HastyElections = "hasty-elections",
 
     // The state machine.
     /// A command that is sent again is carried out again.

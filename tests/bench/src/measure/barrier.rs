@@ -117,9 +117,10 @@ async fn add_set_wait(wires: &mut Vec<Wire>, key: &str) -> anyhow::Result<Durati
 }
 
 pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
-    let cluster = Cluster::start(bench, &[]).await?;
+    let mut cluster = Cluster::start(bench, &[]).await?;
     let agent = Agent::start(bench, &cluster).await?;
     let torch = Torch::start(bench, cluster.folder()).await?;
+    cluster.begin_measuring().await?;
     let columns = [
         "shape",
         "connections",

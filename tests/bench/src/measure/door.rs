@@ -66,9 +66,10 @@ fn shared(wires: Vec<Wire>) -> Vec<SharedWire> {
 }
 
 pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
-    let cluster = Cluster::start(bench, &[]).await?;
+    let mut cluster = Cluster::start(bench, &[]).await?;
     let agent = Agent::start(bench, &cluster).await?;
     let torch = Torch::start(bench, cluster.folder()).await?;
+    cluster.begin_measuring().await?;
     let plan: Vec<(Operation, usize)> = Operation::ALL
         .into_iter()
         .flat_map(|operation| LEVELS.map(|level| (operation, level)))

@@ -36,9 +36,10 @@ async fn storm(address: &str) -> anyhow::Result<Duration> {
 }
 
 pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
-    let cluster = Cluster::start(bench, &[]).await?;
+    let mut cluster = Cluster::start(bench, &[]).await?;
     let agent = Agent::start(bench, &cluster).await?;
     let torch = Torch::start(bench, cluster.folder()).await?;
+    cluster.begin_measuring().await?;
     let (mut ours, mut theirs, mut given_up) = (Vec::new(), Vec::new(), false);
     for _ in 0..bench.effort.rounds.max(3) {
         ours.push(storm(&agent.address).await?);
