@@ -54,7 +54,9 @@ fn reads(key: &str) -> Option<Action> {
 }
 
 fn waits(key: &str, until: Until) -> Option<Action> {
-    Some(Action::Wait(vec![Condition { key: key.into(), until }]))
+    let conditions = vec![Condition { key: key.into(), until }];
+    let since_answer = matches!(until, Until::AtLeast(_));
+    Some(Action::Wait { conditions, since_answer })
 }
 
 fn written() -> CallAnswer {

@@ -28,7 +28,12 @@ pub enum Action {
     },
     /// Wait until all of this is true, then [`Connection::released`]. Takes the
     /// place of an earlier wait.
-    Wait(Vec<Condition>),
+    Wait {
+        /// What has to become true.
+        conditions: Vec<Condition>,
+        /// Whether what has been true since the last answer counts: a BARRIER was counted by it.
+        since_answer: bool,
+    },
     /// Give up the wait.
     StopWaiting,
 }
@@ -297,7 +302,7 @@ impl Connection {
             Step::Reply(reply) if !muted => self.reply(&reply),
             Step::Wait(conditions) if !muted => {
                 self.wait = Waiting::Yes;
-                self.ready = Some(Action::Wait(conditions));
+                self.ready = Some(Action::Wait { conditions, since_answer: true });
             }
             _ => {}
         }
@@ -451,7 +456,7 @@ impl Connection {
         match step {
             Step::Wait(conditions) => {
                 self.wait = Waiting::Yes;
-                return Some(Action::Wait(conditions));
+                return Some(Action::Wait { conditions, since_answer: false });
             }
             Step::Reply(reply) => self.reply(&reply),
             Step::Call(_) | Step::Done => {}
@@ -521,7 +526,7 @@ impl Connection {
     fn give_up_wait(&mut self) {
         if self.wait == Waiting::Yes {
             self.wait = Waiting::Stopping;
-            self.ready = self.ready.take().filter(|action| !matches!(action, Action::Wait(_)));
+            self.ready = self.ready.take().filter(|action| !matches!(action, Action::Wait { .. }));
         }
     }
 
