@@ -7,7 +7,6 @@
 //! is released or cancelled, and other operations go on.
 
 use std::collections::VecDeque;
-use std::mem;
 
 use holdfast_api::{Blob, Condition, KeyValue};
 
@@ -81,6 +80,11 @@ impl Queued {
     /// Whether its client waits for what it gives.
     fn is_replied(&self) -> bool {
         !self.muted && is_replied(self.message.op())
+    }
+
+    /// Whether it is a WAIT or BARRIER that is not given up.
+    fn is_release(&self) -> bool {
+        !self.muted && ends(self.message.op()) == Ends::Released
     }
 }
 
@@ -425,11 +429,9 @@ impl Connection {
 
     /// Starts an operation; no action if it was over at once.
     fn start(&mut self, queued: Queued) -> Option<Action> {
+        self.releases_queued -= usize::from(queued.is_release());
         let Queued { message, mut size, muted, .. } = queued;
         let op = message.op();
-        if ends(op) == Ends::Released && !muted {
-            self.releases_queued -= 1;
-        }
         let mut messages = 1;
         let (operation, step) = match message {
             Message::Set { key, value } if self.next_joins() => {
@@ -510,11 +512,12 @@ impl Connection {
         if let Some(running) = &mut self.running {
             running.muted |= ends(running.operation.op()) == Ends::Released;
         }
-        if self.releases_queued == 0 {
-            return;
-        }
+        // What is queued before the oldest of them is left alone: a client may cancel often.
+        let places = self.queue.iter().enumerate().rev();
+        let releases = places.filter(|(_, queued)| queued.is_release());
+        let Some((oldest, _)) = releases.take(self.releases_queued).last() else { return };
         self.releases_queued = 0;
-        for queued in mem::take(&mut self.queue) {
+        for queued in self.queue.split_off(oldest) {
             match queued.message.op() {
                 Op::Wait => self.queued_bytes -= queued.size,
                 Op::Barrier => self.queue.push_back(Queued { muted: true, ..queued }),
