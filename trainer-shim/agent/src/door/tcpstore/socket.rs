@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use holdfast_api::frame::encoded_bytes;
-use holdfast_api::{Condition, Read, ReadOutcome, Revision};
+use holdfast_api::{Condition, Outcome, Read, ReadOutcome, Revision};
 use holdfast_client::{Client, Error, Settled};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use self::asked::{Answered, Asked, settled, told, too_long};
+use self::asked::{Answered, Asked, settled, told, too_long, too_much};
 use self::closed::Closed;
 use super::attempt::Peer;
 use super::budget::{Account, BudgetExceeded};
@@ -503,10 +503,11 @@ impl Task {
         let op = self.calling;
         (self.answered_at, self.settled) = (at, settled);
         let answer = answer
-            .or_else(|error| match too_long(&error) {
-                Some(refusal) if op == Op::MultiGet => {
+            .or_else(|error| match (op, too_long(&error), too_much(&error)) {
+                (Op::MultiGet, Some(refusal), _) => {
                     Ok(CallAnswer::Read(ReadOutcome::Refused(refusal)))
                 }
+                (Op::Set, _, Some(refusal)) => Ok(CallAnswer::Proposed(Outcome::Refused(refusal))),
                 _ => Err(error),
             })
             .map_err(|error| self.shared.closes(op, &error))?;

@@ -132,6 +132,20 @@ pub(super) fn too_long(error: &Error) -> Option<Refusal> {
     problem.refusal.clone().filter(|refusal| matches!(refusal, Refusal::LimitExceeded { .. }))
 }
 
+/// The refusal of a command for its size, or for lack of room: a part of it may be accepted.
+pub(super) fn too_much(error: &Error) -> Option<Refusal> {
+    let Error::Refused(problem) = error else { return None };
+    let is_too_much = |refusal: &Refusal| {
+        matches!(
+            refusal,
+            Refusal::LimitExceeded { .. } | Refusal::QuotaExceeded { .. } | Refusal::NoSpace { .. }
+        )
+    };
+    // An earlier try may have been carried out unless it says so.
+    let refusal = problem.refusal.clone().filter(is_too_much);
+    refusal.filter(|_| problem.outcome == Effectiveness::None)
+}
+
 /// Waits for writes over other connections; an error once the deadline has passed.
 async fn in_time(passed: impl Future<Output = ()>, deadline: Deadline) -> Result<(), Error> {
     let Some(instant) = deadline.instant() else {

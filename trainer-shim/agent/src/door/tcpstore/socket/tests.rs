@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::pin::pin;
 
 use futures::poll;
-use holdfast_api::{Blob, Command, KeyEntry, KvOp, KvOutcome, Outcome, Scope, Until};
+use holdfast_api::{Blob, Command, KeyEntry, KvOp, KvOutcome, Refusal, Scope, Until};
 use holdfast_client::Mark;
 use holdfast_trainer_shim::link::Users;
 use tokio::net::TcpListener;
@@ -117,6 +117,24 @@ async fn a_command_without_an_answer_holds_its_place_in_the_session() {
     let mark = Some(Mark { caller: 1, nth: 1 });
     let answered = end.task.shared.call(client, call, before, None, mark).await;
     assert!(answered.answer.is_err() && answered.settled.is_some());
+}
+
+#[tokio::test]
+async fn sets_that_the_store_refuses_together_are_asked_for_one_by_one() {
+    let mut end = End::new(&door(true), Recorder::default()).await;
+    let set = |key: &str| Message::Set { key: key.into(), value: "v".into() };
+    end.sends(&[Message::Validate, set("/a"), set("/b")]).await;
+    end.task.advance().unwrap();
+    let refusal = || Refusal::NoSpace { limit: 1, what: None };
+    let mut refuse = || {
+        assert!(end.task.call.take().is_some());
+        let answer = Err(Error::Refused(Box::new(refusal().into())));
+        end.task.answered(Answered { answer, at: None, settled: None })?;
+        end.task.advance()
+    };
+    refuse().unwrap();
+    let closed = refuse().unwrap_err();
+    assert!(matches!(closed, Closed::Store { op: Op::Set, .. }), "{closed}");
 }
 
 #[tokio::test]
