@@ -204,6 +204,11 @@ impl SessionKeeper {
         self.processes
     }
 
+    /// Whether the next session is opened with a lease.
+    pub(crate) fn has_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
     /// A lease is held from now on.
     pub(crate) fn holds(&mut self, lease: LeaseId) {
         self.lease = Some(lease);

@@ -1,6 +1,6 @@
 //! What happens to the calls of a session that is gone.
 
-use holdfast_api::{Effectiveness, Problem, SessionId};
+use holdfast_api::{Effectiveness, Problem, Refusal, SessionId};
 
 use super::Calls;
 use crate::call::{Call, CallId};
@@ -71,11 +71,25 @@ impl Calls {
         true
     }
 
-    /// Fails the commands that wait for a session that cannot be opened.
+    /// Fails the commands that wait for a session that cannot be opened. Where one job has its
+    /// share of sessions, these are that job's: the next session is opened for another one. One
+    /// that is opened with a lease counts for the lease's job, whatever it is opened for.
     pub(crate) fn session_refused(&mut self, problem: &Problem) {
-        let fresh = std::mem::take(&mut self.queues.fresh);
-        for id in fresh.into_iter().chain(self.queues.small.all()) {
-            self.fail(id, Error::refused(problem.clone()));
+        let of_job = match &problem.refusal {
+            Some(Refusal::ClusterFull { held: Some(_), job, .. })
+                if !self.session_keeper.has_lease() =>
+            {
+                Some(job.as_ref())
+            }
+            _ => None,
+        };
+        let fresh = self.queues.fresh.iter().copied();
+        let waiting: Vec<CallId> = fresh.chain(self.queues.small.all()).collect();
+        for id in waiting {
+            let Some(call) = self.open.get(&id) else { continue };
+            if of_job.is_none_or(|job| call.ask.job() == job) {
+                self.fail(id, Error::refused(problem.clone()));
+            }
         }
     }
 }

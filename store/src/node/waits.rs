@@ -8,6 +8,11 @@
 //! copy of the state, its keys are entered in pieces, and what has changed in between is
 //! compared once more. Who waits is told after the lock is given back.
 
+mod promises;
+
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,6 +27,7 @@ use holdfast_machine::{Machine, RunKey};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use self::promises::Promises;
 use super::parking::Room;
 
 /// Keys that are entered, met or forgotten under one lock.
@@ -51,6 +57,9 @@ impl Over {
 /// Identifies a parked wait.
 pub(crate) type WaitId = u64;
 
+/// The revision from which on a wait's client waits, and its id. The longest waiting is the least.
+type Turn = (Revision, WaitId);
+
 /// Whether a connection's agent reports its waits to operators: from its first
 /// report on, of those too that were parked before.
 pub(crate) type Tells = Arc<AtomicBool>;
@@ -64,6 +73,8 @@ struct Wait {
     seen: Revision,
     /// Changes up to this revision do not count.
     since: Revision,
+    /// Where it began on another leader or connection: at which revision.
+    resumed: Option<Revision>,
     /// In byte order of their keys; none once it is met.
     missing: Vec<(Blob, Option<Until>)>,
     /// How many of them are not met yet.
@@ -94,8 +105,12 @@ pub(crate) struct UnreportedWait {
 pub(crate) struct Waits {
     next: WaitId,
     waits: HashMap<WaitId, Wait>,
-    /// Waits by key. Ids grow, so their order is the order of arrival.
-    by_key: HashMap<RunKey, HashMap<Blob, BTreeSet<WaitId>>>,
+    /// Waits by key.
+    by_key: HashMap<RunKey, HashMap<Blob, BTreeSet<Turn>>>,
+    /// Values of queues for which waits have ended.
+    promises: Promises,
+    /// Waits that found all values of their queue promised to others. They may have ended since.
+    turned_back: BTreeSet<Turn>,
 }
 
 /// The problem for waits and watches of a run that did not exist because its job
@@ -108,14 +123,20 @@ pub(crate) fn elsewhere(run: &RunKey, named: bool) -> Problem {
     Problem::retryable(Code::Conflict, format!("job {job} has its first run now: ask again"))
 }
 
-/// Conditions of a wait that are not met in this state, in byte order of their keys.
+/// Conditions of a wait that are not met in this state, in byte order of their keys. A single one
+/// that goes on is not met by a queue that holds something: others may be ahead of it there, see
+/// [`Waits::take_turn`].
 pub(crate) fn missing(
     machine: &Machine,
     run: &RunKey,
     conditions: Vec<Condition>,
     since: Option<Revision>,
 ) -> Vec<Condition> {
-    let is_missing = |condition: &Condition| !machine.met(run, condition, since);
+    let takes_turn = since.is_some() && conditions.len() == 1;
+    let is_missing = |condition: &Condition| match takes_turn {
+        true => !machine.met_as_key(run, condition, since),
+        false => !machine.met(run, condition, since),
+    };
     let mut missing: Vec<Condition> = conditions.into_iter().filter(is_missing).collect();
     missing.sort_by(|one, other| one.key.cmp(&other.key));
     missing
@@ -136,6 +157,8 @@ pub(crate) struct Parked {
     pub(crate) seen: Revision,
     /// Changes up to this revision do not count.
     pub(crate) since: Revision,
+    /// Where it began on another leader or connection: at which revision.
+    pub(crate) resumed: Option<Revision>,
     /// What it waits for, as [`missing`] answers it.
     pub(crate) missing: Vec<Condition>,
     /// Held while it is parked.
@@ -156,16 +179,21 @@ pub(crate) fn enter(waits: &Mutex<Waits>, id: WaitId, count: usize) -> bool {
 /// longer interested, or it is refused.
 pub(crate) fn leave(waits: &Mutex<Waits>, id: WaitId) -> Option<Ended> {
     let wait = waits.lock().waits.remove(&id)?;
+    let turn = wait.turn(id);
     for piece in wait.missing.chunks(PIECE) {
         let mut waits = waits.lock();
         for (key, _) in piece.iter().filter(|(_, until)| until.is_some()) {
-            waits.forget(&wait.run, key, id);
+            waits.forget(&wait.run, key, turn);
         }
     }
     Some(wait.ended)
 }
 
 impl Wait {
+    fn turn(&self, id: WaitId) -> Turn {
+        (self.resumed.unwrap_or(self.seen), id)
+    }
+
     /// What its client still waits for.
     fn still_missing(&self) -> impl Iterator<Item = Condition> {
         let missing = self.missing.iter();
@@ -183,13 +211,23 @@ impl Wait {
 impl Waits {
     /// Parks a wait. Changes wake it once its keys are [entered](Waits::enter).
     pub(crate) fn park(&mut self, parked: Parked) -> WaitId {
-        let Parked { run, named, seen, since, missing, room, tells, ended } = parked;
+        let Parked { run, named, seen, since, resumed, missing, room, tells, ended } = parked;
         self.next += 1;
         let left = missing.len();
         let missing = missing.into_iter().map(|it| (it.key, Some(it.until))).collect();
-        let began = Instant::now();
-        let wait =
-            Wait { run, named, seen, since, missing, left, _room: room, tells, began, ended };
+        let wait = Wait {
+            run,
+            named,
+            seen,
+            since,
+            resumed,
+            missing,
+            left,
+            _room: room,
+            tells,
+            began: Instant::now(),
+            ended,
+        };
         self.waits.insert(self.next, wait);
         self.next
     }
@@ -199,7 +237,7 @@ impl Waits {
         let keys = self.by_key.entry(wait.run.clone()).or_default();
         for (key, until) in &wait.missing[places] {
             if until.is_some() {
-                keys.entry(key.clone()).or_default().insert(id);
+                keys.entry(key.clone()).or_default().insert(wait.turn(id));
             }
         }
         true
@@ -219,12 +257,43 @@ impl Waits {
         }
         // A key may have more than one condition.
         gone.retain(|key| wait.conditions_of(key).iter().all(|(_, until)| until.is_none()));
-        let run = wait.run.clone();
+        let (run, turn) = (wait.run.clone(), wait.turn(id));
         for key in gone {
-            self.forget(&run, &key, id);
+            self.forget(&run, &key, turn);
         }
         self.end_if_met(id, revision, &mut over);
         over
+    }
+
+    /// The only condition of a wait that goes on, and the revision at which it began; none if it
+    /// has ended, or has others.
+    pub(crate) fn turn_of(&self, id: WaitId) -> Option<(RunKey, Condition, Revision)> {
+        let wait = self.waits.get(&id)?;
+        let [(key, Some(until))] = &wait.missing[..] else { return None };
+        Some((wait.run.clone(), Condition { key: key.clone(), until: *until }, wait.resumed?))
+    }
+
+    /// Ends a wait that goes on if one of the `values` of its queue is promised to nobody else: as
+    /// many end as the queue holds, and each client finds something there. Otherwise it is looked
+    /// at again later.
+    pub(crate) fn take_turn(&mut self, id: WaitId, values: u64, revision: Revision) -> Over {
+        let Some((run, Condition { key, .. }, began_at)) = self.turn_of(id) else {
+            return Over::default();
+        };
+        if values == 0 {
+            return Over::default();
+        }
+        if !self.promises.promise(&run, &key, values, Instant::now()) {
+            self.turned_back.insert((began_at, id));
+            return Over::default();
+        }
+        self.met(id, &[0], revision)
+    }
+
+    /// The waits that found all values of their queue promised to others, the longest waiting
+    /// first.
+    pub(crate) fn take_turned_back(&mut self) -> Vec<WaitId> {
+        std::mem::take(&mut self.turned_back).into_iter().map(|(_, id)| id).collect()
     }
 
     /// What the changes of a batch cost: how many waits have to be looked at.
@@ -251,18 +320,23 @@ impl Waits {
     /// Wakes waits that this change meets.
     pub(crate) fn changed(&mut self, change: &Change, revision: Revision) -> Over {
         let mut over = Over::default();
-        if self.waits.is_empty() {
+        if self.waits.is_empty() && self.promises.is_empty() {
             return over;
         }
         let run = RunKey { job: change.job.clone(), run: change.run.clone() };
+        if let ChangeKind::Pop { length } = &change.kind {
+            self.promises.popped(&run, &change.key, *length);
+        }
         let Some(waiting) = self.by_key.get(&run).and_then(|keys| keys.get(&change.key)) else {
             return over;
         };
-        let ids: Vec<WaitId> = waiting.iter().copied().collect();
-        for id in ids {
+        let is_push = matches!(change.kind, ChangeKind::Push { .. });
+        let turns: Vec<Turn> = waiting.iter().copied().collect();
+        for (_, id) in turns {
             let met = self.meet(id, &run, change, revision, &mut over);
-            // A push is for one consumer: the one waiting longest.
-            if met && matches!(change.kind, ChangeKind::Push { .. }) {
+            // A push is for one consumer: of those that miss nothing else, the longest waiting.
+            if is_push && met && !self.waits.contains_key(&id) {
+                self.promises.promise(&run, &change.key, u64::MAX, Instant::now());
                 break;
             }
         }
@@ -290,10 +364,11 @@ impl Waits {
     /// Ends the waits in a run that were compared with a state before this revision: later
     /// ones knew of it.
     fn end_before(&mut self, run: &RunKey, at: Revision, why: impl Fn(&Wait) -> Problem) -> Over {
+        self.promises.forget(run);
         let Some(mut keys) = self.by_key.remove(run) else { return Over::default() };
         let mut over = Over::default();
         keys.retain(|_, ids| {
-            ids.retain(|id| match self.waits.get(id) {
+            ids.retain(|(_, id)| match self.waits.get(id) {
                 Some(wait) if wait.seen >= at => true,
                 _ => {
                     let ended = self.waits.remove(id);
@@ -315,6 +390,8 @@ impl Waits {
     /// Ends all waits: this node has stopped leading.
     pub(crate) fn end_all(&mut self, problem: &Problem) -> Over {
         self.by_key.clear();
+        self.promises = Promises::default();
+        self.turned_back.clear();
         Over(self.waits.drain().map(|(_, wait)| (wait, Err(problem.clone()))).collect())
     }
 
@@ -365,6 +442,7 @@ impl Waits {
         if revision <= wait.since {
             return false;
         }
+        let turn = wait.turn(id);
         let mut is_missed = false;
         let mut count = 0;
         for (_, until) in wait.conditions_of(&change.key) {
@@ -375,7 +453,7 @@ impl Waits {
         wait.left -= count;
         let met = count > 0;
         if met && !is_missed {
-            self.forget(run, &change.key, id);
+            self.forget(run, &change.key, turn);
         }
         self.end_if_met(id, revision, over);
         met
@@ -388,10 +466,10 @@ impl Waits {
         }
     }
 
-    fn forget(&mut self, run: &RunKey, key: &Blob, id: WaitId) {
+    fn forget(&mut self, run: &RunKey, key: &Blob, turn: Turn) {
         let Some(keys) = self.by_key.get_mut(run) else { return };
         if let Some(waiting) = keys.get_mut(key) {
-            waiting.remove(&id);
+            waiting.remove(&turn);
             if waiting.is_empty() {
                 keys.remove(key);
             }

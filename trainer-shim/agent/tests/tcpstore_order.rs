@@ -54,7 +54,9 @@ fn reads(key: &str) -> Option<Action> {
 }
 
 fn waits(key: &str, until: Until) -> Option<Action> {
-    Some(Action::Wait(vec![Condition { key: key.into(), until }]))
+    let conditions = vec![Condition { key: key.into(), until }];
+    let since_answer = matches!(until, Until::AtLeast(_));
+    Some(Action::Wait { conditions, since_answer })
 }
 
 fn written() -> CallAnswer {
@@ -197,6 +199,19 @@ fn cancel_wait_overtakes_a_write_that_cannot_be_committed() {
     connection.answered(written()).unwrap();
     assert_eq!(connection.next_action(), None);
     assert_replies(&mut connection, &[]);
+}
+
+/// With a walk through the queue at each cancellation this does not end.
+#[test]
+fn cancel_wait_costs_little_however_much_is_queued_before_it() {
+    const TIMES: usize = 100_000;
+    let mut connection = connection();
+    (0..TIMES).for_each(|_| connection.receive(set("/a", "1")));
+    for _ in 0..TIMES {
+        connection.receive(wait("/b"));
+        connection.receive(Message::CancelWait);
+        assert_replies(&mut connection, &[Reply::Cancelled]);
+    }
 }
 
 #[test]

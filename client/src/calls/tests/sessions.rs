@@ -269,6 +269,51 @@ fn a_session_that_cannot_be_opened_fails_its_commands_with_the_reason() {
 }
 
 #[test]
+fn a_job_that_has_its_share_of_sessions_fails_no_command_of_another_job() {
+    let with_job = |request: &Request| match &request.body {
+        RequestBody::Propose(Proposal {
+            command: Command::Session(SessionCommand::Open { job, .. }),
+            ..
+        }) => job.clone(),
+        other => panic!("opening a session expected, not {other:?}"),
+    };
+    let has_its_share = |job: &str| Refusal::ClusterFull {
+        what: "sessions_max".to_owned(),
+        limit: 10,
+        held: Some(5),
+        job: Some(job.parse().unwrap()),
+    };
+    for is_leased in [false, true] {
+        let mut bench = Bench::new();
+        let [first, mut other, second] = ["a", "b", "a"].map(|job| {
+            let scope = Scope { job: job.parse().unwrap(), run: None };
+            let op = KvOp::Add { key: Blob::from("n"), delta: 1 };
+            let command = Command::Kv { scope, op };
+            bench.submit(None, |reply| Ask::Propose { command, reply })
+        });
+        if is_leased {
+            bench.calls.session_keeper.holds(5.into());
+        }
+        let open = bench.sent().remove(0);
+        assert_eq!(with_job(&open), Some("a".parse().unwrap()));
+        bench.reply(open.id, refused(has_its_share("a")));
+        for call in [first, second] {
+            assert_eq!(call.now().unwrap_err().code(), Code::QuotaExceeded);
+        }
+        if is_leased {
+            // Its host's lease has the share of its job, whatever the session is for.
+            assert_eq!(other.now().unwrap_err().code(), Code::QuotaExceeded);
+            continue;
+        }
+        assert!(other.is_open());
+        let open = bench.sent().remove(0);
+        assert_eq!(with_job(&open), Some("b".parse().unwrap()));
+        bench.reply(open.id, opened(SESSION, 8));
+        assert_eq!(references(&bench.sent()), [(1, 1)]);
+    }
+}
+
+#[test]
 fn an_idle_session_is_kept_and_a_busy_one_keeps_itself() {
     let mut bench = Bench::with_session(8);
     bench.pass(TTL / 3 - SECOND);

@@ -177,8 +177,8 @@ fn a_connection_gives_the_recorded_bytes_for_the_recorded_answers() {
                     Action::Call { call, .. } => {
                         connection.answered(answer_to(&call, reply.as_ref())).unwrap();
                     }
-                    Action::Wait(_) if reply.is_some() => connection.released(),
-                    Action::Wait(_) | Action::StopWaiting => {}
+                    Action::Wait { .. } if reply.is_some() => connection.released(),
+                    Action::Wait { .. } | Action::StopWaiting => {}
                 }
             }
             let sent = connection.unsent().to_vec();

@@ -7,7 +7,6 @@
 //! is released or cancelled, and other operations go on.
 
 use std::collections::VecDeque;
-use std::mem;
 
 use holdfast_api::{Blob, Condition, KeyValue};
 
@@ -28,7 +27,12 @@ pub enum Action {
     },
     /// Wait until all of this is true, then [`Connection::released`]. Takes the
     /// place of an earlier wait.
-    Wait(Vec<Condition>),
+    Wait {
+        /// What has to become true.
+        conditions: Vec<Condition>,
+        /// Whether what has been true since the last answer counts: a BARRIER was counted by it.
+        since_answer: bool,
+    },
     /// Give up the wait.
     StopWaiting,
 }
@@ -76,6 +80,11 @@ impl Queued {
     /// Whether its client waits for what it gives.
     fn is_replied(&self) -> bool {
         !self.muted && is_replied(self.message.op())
+    }
+
+    /// Whether it is a WAIT or BARRIER that is not given up.
+    fn is_release(&self) -> bool {
+        !self.muted && ends(self.message.op()) == Ends::Released
     }
 }
 
@@ -297,7 +306,7 @@ impl Connection {
             Step::Reply(reply) if !muted => self.reply(&reply),
             Step::Wait(conditions) if !muted => {
                 self.wait = Waiting::Yes;
-                self.ready = Some(Action::Wait(conditions));
+                self.ready = Some(Action::Wait { conditions, since_answer: true });
             }
             _ => {}
         }
@@ -420,11 +429,9 @@ impl Connection {
 
     /// Starts an operation; no action if it was over at once.
     fn start(&mut self, queued: Queued) -> Option<Action> {
+        self.releases_queued -= usize::from(queued.is_release());
         let Queued { message, mut size, muted, .. } = queued;
         let op = message.op();
-        if ends(op) == Ends::Released && !muted {
-            self.releases_queued -= 1;
-        }
         let mut messages = 1;
         let (operation, step) = match message {
             Message::Set { key, value } if self.next_joins() => {
@@ -451,7 +458,7 @@ impl Connection {
         match step {
             Step::Wait(conditions) => {
                 self.wait = Waiting::Yes;
-                return Some(Action::Wait(conditions));
+                return Some(Action::Wait { conditions, since_answer: false });
             }
             Step::Reply(reply) => self.reply(&reply),
             Step::Call(_) | Step::Done => {}
@@ -505,11 +512,12 @@ impl Connection {
         if let Some(running) = &mut self.running {
             running.muted |= ends(running.operation.op()) == Ends::Released;
         }
-        if self.releases_queued == 0 {
-            return;
-        }
+        // What is queued before the oldest of them is left alone: a client may cancel often.
+        let places = self.queue.iter().enumerate().rev();
+        let releases = places.filter(|(_, queued)| queued.is_release());
+        let Some((oldest, _)) = releases.take(self.releases_queued).last() else { return };
         self.releases_queued = 0;
-        for queued in mem::take(&mut self.queue) {
+        for queued in self.queue.split_off(oldest) {
             match queued.message.op() {
                 Op::Wait => self.queued_bytes -= queued.size,
                 Op::Barrier => self.queue.push_back(Queued { muted: true, ..queued }),
@@ -521,7 +529,7 @@ impl Connection {
     fn give_up_wait(&mut self) {
         if self.wait == Waiting::Yes {
             self.wait = Waiting::Stopping;
-            self.ready = self.ready.take().filter(|action| !matches!(action, Action::Wait(_)));
+            self.ready = self.ready.take().filter(|action| !matches!(action, Action::Wait { .. }));
         }
     }
 

@@ -167,8 +167,15 @@ impl Mapping {
         for entry in &mut entries {
             entry.key = self.namespace.to_store(entry.key.clone());
         }
-        let step = self.propose(KvOp::MultiPut { entries });
-        (Operation::new(Op::Set, Pending::Plain), step)
+        let step = self.propose(KvOp::MultiPut { entries: entries.clone() });
+        (Operation::new(Op::Set, Pending::Joined(entries)), step)
+    }
+
+    fn next_set(&self, entries: &mut std::vec::IntoIter<KeyValue>) -> Step {
+        match entries.next() {
+            Some(KeyValue { key, value }) => self.propose(KvOp::Put { key, value }),
+            None => Step::Done,
+        }
     }
 
     /// Cuts the pairs into commands that the store accepts.

@@ -20,6 +20,8 @@ use tokio::time::Instant;
 const PAUSE_MIN: Duration = Duration::from_millis(900);
 /// Longest time that a poll is held back.
 const HOLD_MAX: Duration = Duration::from_millis(100);
+/// A question whose keys take more than this is not kept, and never held.
+const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// Interval of beats. Longer than the second for which PyTorch pauses, by the
 /// time that an answer and the waking of a process may take: a client that was
 /// answered at one beat asks shortly before the next. [`HOLD_MAX`] exceeds that
@@ -63,7 +65,9 @@ impl Pace {
     pub fn asks(&mut self, keys: &[Blob], beat: Beat, now: Instant) -> Duration {
         let missed = self.missed.take();
         if self.asked != keys {
-            keys.clone_into(&mut self.asked);
+            let bytes: usize = keys.iter().map(|key| key.len() + size_of::<Blob>()).sum();
+            let is_kept = bytes <= KEPT_BYTES_MAX;
+            self.asked = if is_kept { keys.to_vec() } else { Vec::new() };
             return Duration::ZERO;
         }
         match missed {
@@ -121,6 +125,21 @@ mod tests {
         for polls in [20, 21, 100] {
             assert!((0..RANKS).all(|rank| is_on_beat(beat, poll(beat, first(rank), polls))));
         }
+    }
+
+    #[test]
+    fn a_long_question_is_not_kept_and_not_held() {
+        let beat = Beat::new();
+        let is_held = |keys: &[Blob]| {
+            let mut pace = Pace::default();
+            pace.asks(keys, beat, beat.0);
+            pace.answered(false, beat.0);
+            let is_held = pace.asks(keys, beat, beat.0 + SECOND) > Duration::ZERO;
+            (pace.asked.len(), is_held)
+        };
+        assert_eq!(is_held(&key("dump")), (1, true));
+        assert_eq!(is_held(&[Blob::from(vec![b'k'; KEPT_BYTES_MAX])]), (0, false));
+        assert_eq!(is_held(&vec![Blob::from("k"); KEPT_BYTES_MAX]), (0, false));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use holdfast_api::frame::encoded_bytes;
-use holdfast_api::{Condition, Read, ReadOutcome, Revision};
+use holdfast_api::{Condition, Outcome, Read, ReadOutcome, Revision};
 use holdfast_client::{Client, Error, Settled};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use self::asked::{Answered, Asked, settled, told, too_long};
+use self::asked::{Answered, Asked, settled, told, too_long, too_much};
 use self::closed::Closed;
 use super::attempt::Peer;
 use super::budget::{Account, BudgetExceeded};
@@ -82,6 +82,8 @@ pub(super) struct Task {
     calling: Op,
     /// Since when that call is open.
     calling_since: Instant,
+    /// The revision of the last answer to a command.
+    answered_at: Option<Revision>,
     call: Asked<Answered>,
     wait: Asked<Result<Revision, Error>>,
     /// Conditions of its wait; known where it is recorded.
@@ -144,6 +146,7 @@ impl Task {
             wait_account: shared.wait_budget.account(),
             calling: Op::Validate,
             calling_since: Instant::now(),
+            answered_at: None,
             call: None,
             wait: None,
             wait_conditions: None,
@@ -393,14 +396,21 @@ impl Task {
                     let mark = self.recorder.calls();
                     self.call = Some(self.shared.call(client, call, before, not_before, mark));
                 }
-                Action::Wait(conditions) => self.begin_wait(conditions, None)?,
+                Action::Wait { conditions, since_answer } => {
+                    let since = self.answered_at.filter(|_| since_answer);
+                    if let Some(since) = since {
+                        self.recorder.wait_began(since);
+                    }
+                    self.begin_wait(conditions, since)?;
+                }
                 Action::StopWaiting => self.stop_waiting(),
             }
         }
         Ok(started)
     }
 
-    /// Waits, from this revision on where an agent before has begun to.
+    /// Waits, from this revision on where it is known: that of a BARRIER's count, or where an agent
+    /// before has begun to.
     fn begin_wait(
         &mut self,
         conditions: Vec<Condition>,
@@ -489,14 +499,15 @@ impl Task {
         });
     }
 
-    fn answered(&mut self, Answered { answer, settled }: Answered) -> Result<(), Closed> {
+    fn answered(&mut self, Answered { answer, at, settled }: Answered) -> Result<(), Closed> {
         let op = self.calling;
-        self.settled = settled;
+        (self.answered_at, self.settled) = (at, settled);
         let answer = answer
-            .or_else(|error| match too_long(&error) {
-                Some(refusal) if op == Op::MultiGet => {
+            .or_else(|error| match (op, too_long(&error), too_much(&error)) {
+                (Op::MultiGet, Some(refusal), _) => {
                     Ok(CallAnswer::Read(ReadOutcome::Refused(refusal)))
                 }
+                (Op::Set, _, Some(refusal)) => Ok(CallAnswer::Proposed(Outcome::Refused(refusal))),
                 _ => Err(error),
             })
             .map_err(|error| self.shared.closes(op, &error))?;

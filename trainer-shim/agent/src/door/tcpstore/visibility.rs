@@ -67,7 +67,7 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
 /// between.
 const KEYS_AT_ONCE: usize = 1024;
 
-/// Memory of an open write beside its message.
+/// Memory of an open write for each of its keys, beside its message.
 const WRITE_OVERHEAD_BYTES: usize = 256;
 
 /// All connections of a door, and their writes without replies.
@@ -212,6 +212,7 @@ impl Visibility {
             taken_in: 0,
             is_behind: false,
             open: VecDeque::new(),
+            open_keys: 0,
         }
     }
 
@@ -371,6 +372,8 @@ pub struct Sender {
     is_behind: bool,
     /// Its writes that are not committed: each with its number in the table.
     open: VecDeque<Open>,
+    /// How many keys they have together.
+    open_keys: usize,
 }
 
 #[derive(Debug)]
@@ -455,6 +458,7 @@ impl Sender {
             known.written = nth;
         }
         drop(table);
+        self.open_keys += keys.len();
         self.open.push_back(Open { nth, number, keys });
         is_behind_another
     }
@@ -467,6 +471,7 @@ impl Sender {
         let mut table = self.visibility.table.lock();
         while let Some(open) = self.open.front().filter(|open| open.nth <= count) {
             table.writes.remove(open.number, &open.keys);
+            self.open_keys -= open.keys.len();
             self.open.pop_front();
         }
         drop(table);
@@ -482,7 +487,7 @@ impl Sender {
 
     /// Bytes that its open writes hold.
     pub fn held_bytes(&self) -> usize {
-        self.open.len() * WRITE_OVERHEAD_BYTES
+        self.open_keys * WRITE_OVERHEAD_BYTES
     }
 }
 

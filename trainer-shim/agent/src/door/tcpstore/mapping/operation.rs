@@ -24,6 +24,10 @@ pub(super) enum Pending {
     Plain,
     /// COMPARE_SET: the client's reply if the key is absent.
     Compare { expected: Blob },
+    /// SETs that are one command.
+    Joined(Vec<KeyValue>),
+    /// SETs that were refused as one command and are carried out one by one: those still to come.
+    Apart(std::vec::IntoIter<KeyValue>),
     /// MULTI_SET: the commands still to come.
     Writes(std::vec::IntoIter<Vec<KeyValue>>),
     /// MULTI_GET: values read so far, and keys still to read.
@@ -99,6 +103,7 @@ impl Operation {
             CallAnswer::Read(ReadOutcome::Refused(refusal)) if self.reads_less(&refusal) => {
                 self.ask_on(mapping)
             }
+            CallAnswer::Proposed(Outcome::Refused(_)) if self.parts() => self.ask_on(mapping),
             CallAnswer::Proposed(Outcome::Refused(refusal))
             | CallAnswer::Read(ReadOutcome::Refused(refusal)) => {
                 Err(Unanswerable::Refused(refusal))
@@ -126,15 +131,27 @@ impl Operation {
         }
     }
 
-    fn ask_on(&self, mapping: &Mapping) -> Result<Step, Unanswerable> {
-        match &self.pending {
+    /// Whether what the store refuses is several SETs: each that it accepts by itself is carried
+    /// out.
+    fn parts(&mut self) -> bool {
+        let Pending::Joined(entries) = &mut self.pending else { return false };
+        self.pending = Pending::Apart(mem::take(entries).into_iter());
+        true
+    }
+
+    fn ask_on(&mut self, mapping: &Mapping) -> Result<Step, Unanswerable> {
+        match &mut self.pending {
             Pending::Gathering(gathering) => Ok(mapping.multi_get(gathering)),
+            Pending::Apart(entries) => Ok(mapping.next_set(entries)),
             _ => Err(Unanswerable::OutOfTurn),
         }
     }
 
     fn written(&mut self, mapping: &Mapping, outcome: KvOutcome) -> Result<Step, Unanswerable> {
         let reply = match (self.op, outcome, &mut self.pending) {
+            (Op::Set, KvOutcome::Written, Pending::Apart(entries)) => {
+                return Ok(mapping.next_set(entries));
+            }
             (Op::Set | Op::Append, KvOutcome::Written, _) => return Ok(Step::Done),
             (Op::QueuePush, KvOutcome::Pushed { .. }, _) => return Ok(Step::Done),
             (Op::MultiSet, KvOutcome::Written, Pending::Writes(commands)) => {

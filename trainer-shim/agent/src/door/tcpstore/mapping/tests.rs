@@ -123,6 +123,32 @@ fn a_large_multi_set_is_cut_into_commands_in_its_order() {
 }
 
 #[test]
+fn sets_that_are_refused_together_are_carried_out_up_to_the_one_that_is_refused() {
+    let mapping = mapping();
+    let pairs = [("/a", "1"), ("/b", "22"), ("/c", "3")];
+    let entries: Vec<KeyValue> =
+        pairs.map(|(key, value)| KeyValue { key: key.into(), value: value.into() }).into();
+    let put = |(key, value): (&str, &str)| -> Result<Step, Unanswerable> {
+        Ok(Step::Call(kv(KvOp::Put { key: key.into(), value: value.into() })))
+    };
+    let refusal = Refusal::LimitExceeded { what: "value_bytes_max".to_owned(), size: 2, limit: 1 };
+    let refused = || CallAnswer::Proposed(Outcome::Refused(refusal.clone()));
+    let begin = || {
+        let (mut operation, step) = mapping.begin_joined_sets(entries.clone());
+        assert_eq!(step, Step::Call(kv(KvOp::MultiPut { entries: entries.clone() })));
+        assert_eq!(operation.resume(&mapping, refused()), put(pairs[0]));
+        assert_eq!(operation.resume(&mapping, wrote(KvOutcome::Written)), put(pairs[1]));
+        operation
+    };
+    let step = begin().resume(&mapping, refused());
+    assert_eq!(step, Err(Unanswerable::Refused(refusal.clone())), "it ends the connection");
+    // There is room for all of them meanwhile.
+    let mut operation = begin();
+    assert_eq!(operation.resume(&mapping, wrote(KvOutcome::Written)), put(pairs[2]));
+    assert_eq!(operation.resume(&mapping, wrote(KvOutcome::Written)), Ok(Step::Done));
+}
+
+#[test]
 fn list_keys_reads_page_after_page() {
     let mapping = mapping();
     let (mut operation, _) = mapping.begin(Message::ListKeys);

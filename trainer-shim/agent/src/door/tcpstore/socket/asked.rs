@@ -1,7 +1,7 @@
 //! What a connection asks the store, and the answers.
 
 use futures::future::BoxFuture;
-use holdfast_api::{Condition, Effectiveness, Refusal, Revision};
+use holdfast_api::{Answer, Condition, Effectiveness, Refusal, Revision};
 use holdfast_client::{Client, Consistency, Deadline, Error, Mark, Settled};
 use tokio::join;
 use tokio::sync::oneshot;
@@ -15,7 +15,17 @@ use crate::door::tcpstore::visibility::Before;
 /// been carried out without an answer has one, too.
 pub(super) struct Answered {
     pub(super) answer: Result<CallAnswer, Error>,
+    /// The revision of a command.
+    pub(super) at: Option<Revision>,
     pub(super) settled: Option<Settled>,
+}
+
+impl Answered {
+    pub(super) fn proposed(answer: Result<Answer, Error>, settled: Option<Settled>) -> Answered {
+        let at = answer.as_ref().ok().map(|answer| answer.revision);
+        let answer = answer.map(|answer| CallAnswer::Proposed(answer.outcome));
+        Answered { answer, at, settled }
+    }
 }
 
 pub(super) type Asked<T> = Option<BoxFuture<'static, T>>;
@@ -34,7 +44,7 @@ impl Shared {
         Box::pin(async move {
             let deadline = Deadline::after(patience);
             if let Err(error) = in_time(before.passed(&call), deadline).await {
-                return Answered { answer: Err(error), settled: None };
+                return Answered { answer: Err(error), at: None, settled: None };
             }
             match call {
                 Call::Propose(command) => {
@@ -42,8 +52,7 @@ impl Shared {
                         Some(mark) => client.propose_marked(command, mark, deadline).await,
                         None => (client.propose(command, deadline).await, None),
                     };
-                    let answer = answer.map(|answer| CallAnswer::Proposed(answer.outcome));
-                    Answered { answer, settled }
+                    Answered::proposed(answer, settled)
                 }
                 Call::Read(read) => {
                     let answer = match not_before {
@@ -51,7 +60,7 @@ impl Shared {
                         None => client.read(read, Consistency::Linearizable, deadline).await,
                     };
                     let answer = answer.map(|answer| CallAnswer::Read(answer.outcome));
-                    Answered { answer, settled: None }
+                    Answered { answer, at: None, settled: None }
                 }
             }
         })
@@ -121,6 +130,20 @@ fn is_too_much(error: &Error) -> bool {
 pub(super) fn too_long(error: &Error) -> Option<Refusal> {
     let Error::Refused(problem) = error else { return None };
     problem.refusal.clone().filter(|refusal| matches!(refusal, Refusal::LimitExceeded { .. }))
+}
+
+/// The refusal of a command for its size, or for lack of room: a part of it may be accepted.
+pub(super) fn too_much(error: &Error) -> Option<Refusal> {
+    let Error::Refused(problem) = error else { return None };
+    let is_too_much = |refusal: &Refusal| {
+        matches!(
+            refusal,
+            Refusal::LimitExceeded { .. } | Refusal::QuotaExceeded { .. } | Refusal::NoSpace { .. }
+        )
+    };
+    // An earlier try may have been carried out unless it says so.
+    let refusal = problem.refusal.clone().filter(is_too_much);
+    refusal.filter(|_| problem.outcome == Effectiveness::None)
 }
 
 /// Waits for writes over other connections; an error once the deadline has passed.

@@ -118,7 +118,7 @@ impl Task {
                     let mark = self.recorder.calls();
                     *pending = Some(Pending { op, call, replied, mark });
                 }
-                Action::Wait(conditions) => {
+                Action::Wait { conditions, .. } => {
                     (self.wait_conditions, self.wait_since) = (Some(conditions), None);
                 }
                 Action::StopWaiting => (self.wait_conditions, self.wait_since) = (None, None),
@@ -189,8 +189,7 @@ impl Shared {
         let patience = self.options.store_lost_deadline;
         Box::pin(async move {
             let (answer, settled) = in_flight.answer(Deadline::after(patience)).await;
-            let answer = answer.map(|answer| CallAnswer::Proposed(answer.outcome));
-            Answered { answer, settled: Some(settled) }
+            Answered::proposed(answer, Some(settled))
         })
     }
 }

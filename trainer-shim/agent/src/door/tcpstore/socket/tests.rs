@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::pin::pin;
 
 use futures::poll;
-use holdfast_api::{Blob, Command, KeyEntry, KvOp, Scope, Until};
+use holdfast_api::{Blob, Command, KeyEntry, KvOp, KvOutcome, Refusal, Scope, Until};
 use holdfast_client::Mark;
 use holdfast_trainer_shim::link::Users;
 use tokio::net::TcpListener;
@@ -15,6 +15,7 @@ use crate::door::tcpstore::serve::{Door, Options};
 use crate::guard::Guard;
 use crate::keeper::journal::memory;
 use crate::keeper::link::KeptSocket;
+use crate::keeper::recorder::Happened;
 use crate::namespace::Namespace;
 
 /// A door in front of a store without nodes: port 1 has no listener.
@@ -116,6 +117,47 @@ async fn a_command_without_an_answer_holds_its_place_in_the_session() {
     let mark = Some(Mark { caller: 1, nth: 1 });
     let answered = end.task.shared.call(client, call, before, None, mark).await;
     assert!(answered.answer.is_err() && answered.settled.is_some());
+}
+
+#[tokio::test]
+async fn sets_that_the_store_refuses_together_are_asked_for_one_by_one() {
+    let mut end = End::new(&door(true), Recorder::default()).await;
+    let set = |key: &str| Message::Set { key: key.into(), value: "v".into() };
+    end.sends(&[Message::Validate, set("/a"), set("/b")]).await;
+    end.task.advance().unwrap();
+    let refusal = || Refusal::NoSpace { limit: 1, what: None };
+    let mut refuse = || {
+        assert!(end.task.call.take().is_some());
+        let answer = Err(Error::Refused(Box::new(refusal().into())));
+        end.task.answered(Answered { answer, at: None, settled: None })?;
+        end.task.advance()
+    };
+    refuse().unwrap();
+    let closed = refuse().unwrap_err();
+    assert!(matches!(closed, Closed::Store { op: Op::Set, .. }), "{closed}");
+}
+
+#[tokio::test]
+async fn a_barrier_waits_from_the_revision_on_that_counted_it_also_for_the_next_agent() {
+    const COUNTED_AT: Revision = 7;
+    let memory = memory("test").unwrap();
+    let open = || Recorder::open(KeptSocket::unheard(1), memory.try_clone().unwrap()).unwrap();
+    let mut end = End::new(&door(true), open().0).await;
+    end.sends(&[Message::Validate, Message::Barrier { key: "/b".into(), world_size: 2 }]).await;
+    end.task.advance().unwrap();
+    assert!(end.task.call.take().is_some(), "it is counted");
+    let counted = CallAnswer::Proposed(Outcome::Kv(KvOutcome::Added { value: 1 }));
+    let answered = Answered { answer: Ok(counted), at: Some(COUNTED_AT), settled: None };
+    end.task.answered(answered).unwrap();
+    end.task.advance().unwrap();
+    assert!(end.task.wait.is_some());
+    assert_eq!(end.task.wait_since, Some(COUNTED_AT), "who came last may have deleted it since");
+    // A WAIT counts from where the store registers it.
+    end.sends(&[Message::CancelWait, Message::Wait { keys: vec!["/k".into()] }]).await;
+    end.task.advance().unwrap();
+    assert!(end.task.wait.is_some());
+    assert_eq!(end.task.wait_since, None);
+    assert!(open().1.happened.contains(&Happened::WaitBegan(COUNTED_AT)));
 }
 
 #[tokio::test]

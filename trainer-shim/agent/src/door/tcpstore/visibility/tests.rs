@@ -2,7 +2,7 @@ use std::io::Write as _;
 use std::pin::pin;
 
 use futures::poll;
-use holdfast_api::{KvOutcome, Outcome, Scope};
+use holdfast_api::{KeyValue, KvOutcome, Outcome, Scope};
 use tokio::net::TcpListener;
 use tokio::task::yield_now;
 
@@ -222,6 +222,18 @@ async fn an_older_set_is_carried_out_first_also_if_others_stand_before_the_newer
     assert!(poll!(&mut passed).is_pending());
     rank0.commits();
     passed.await;
+}
+
+#[tokio::test]
+async fn each_key_of_a_write_that_is_not_committed_is_charged() {
+    const KEYS: usize = 1_000;
+    let mut end = End::served(&Visibility::new()).await;
+    let entry = |n| KeyValue { key: Blob::from(format!("/{n}")), value: "v".into() };
+    end.receives([Message::MultiSet { entries: (0..KEYS).map(entry).collect() }]);
+    assert_eq!(end.sender.held_bytes(), KEYS * WRITE_OVERHEAD_BYTES);
+    end.starts();
+    end.commits();
+    assert_eq!(end.sender.held_bytes(), 0);
 }
 
 #[tokio::test]
