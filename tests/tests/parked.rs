@@ -172,37 +172,6 @@ async fn waits_parked_on_a_dead_leader_are_released_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_the_waits_for_a_queue_that_go_on_each_value_ends_one() {
-    const CONSUMERS: usize = 3;
-    let cluster = Cluster::start(1).await;
-    let keys = cluster.client().keys(job("w"));
-    let began = keys.put("other", "x", soon()).await.expect("a put");
-    keys.queue_push("q", "v", soon()).await.expect("a push");
-    let mut stream = RawStream::open(cluster.address(1)).await.expect("a stream");
-    for _ in 0..CONSUMERS {
-        let conditions = vec![Condition { key: "q".into(), until: Until::Exists }];
-        let wait = RequestBody::Wait { scope: job("w"), conditions, since: Some(began) };
-        stream.post(wait).await.expect("a request");
-    }
-    let (mut registered, mut released) = (0, 0);
-    for consumer in 1..=CONSUMERS {
-        while registered < CONSUMERS || released < consumer {
-            for reply in patiently("a release", stream.replies()).await.expect("replies") {
-                match reply.body {
-                    ReplyBody::Waiting { .. } => registered += 1,
-                    ReplyBody::Released { .. } => released += 1,
-                    other => panic!("{other:?}"),
-                }
-            }
-        }
-        assert_eq!(released, consumer, "one for each value");
-        let popped = keys.queue_pop("q", soon()).await.expect("a pop");
-        assert_eq!(popped.value, Some("v".into()));
-        keys.queue_push("q", "v", soon()).await.expect("a push");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_times_out_answers_and_leaves_nothing_behind() {
     let cluster = Cluster::start(3).await;
     let client = cluster.client();

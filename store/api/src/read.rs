@@ -351,8 +351,7 @@ pub struct Condition {
 #[serde(rename_all = "snake_case")]
 pub enum Until {
     /// It exists as a key or as a queue that is not empty. A push ends one wait: of those that
-    /// miss nothing else, the longest waiting. Of waits for one queue that go on (`since`), as
-    /// many end as it holds values.
+    /// miss nothing else, the longest waiting.
     #[default]
     Exists,
     /// Its value is a decimal number of at least this.

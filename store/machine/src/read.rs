@@ -41,14 +41,9 @@ impl Machine {
     /// `since` that the history still has. A push does not count by itself: it is for
     /// one consumer, and what another one has taken since wakes nobody.
     pub fn met(&self, run: &RunKey, condition: &Condition, since: Option<Revision>) -> bool {
-        self.met_as_key(run, condition, since) || self.values_for(run, condition) > 0
-    }
-
-    /// The same for the key alone: a queue of its name does not count.
-    pub fn met_as_key(&self, run: &RunKey, condition: &Condition, since: Option<Revision>) -> bool {
         let Condition { key, until } = condition;
         let now = self.jobs.run(run).is_some_and(|run| match until {
-            Until::Exists => run.keys.contains_key(key),
+            Until::Exists => exists(run, key),
             Until::AtLeast(least) => run.keys.get(key).is_some_and(|s| reaches(&s.value, *least)),
         });
         let then =
@@ -60,14 +55,6 @@ impl Machine {
             self.history.any_change(run, key, from, then)
         };
         now || since.is_some_and(heard)
-    }
-
-    /// Values of the queue that makes a condition true as long as it holds any.
-    pub fn values_for(&self, run: &RunKey, condition: &Condition) -> u64 {
-        match condition.until {
-            Until::Exists => self.queue_length(run, &condition.key),
-            Until::AtLeast(_) => 0,
-        }
     }
 
     /// Why a run can be neither written to nor waited in any more: `Fenced` if it has

@@ -187,7 +187,6 @@ impl Node {
             draining: AtomicBool::new(false),
         };
         let node = Node { inner: Arc::new(inner) };
-        tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_at_turns()));
         tasks.spawn(stop.run_until_cancelled_owned(node.clone().watch_leadership()));
         node
     }

@@ -2,7 +2,6 @@
 //! between. No lock that applying takes is held meanwhile.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdfast_api::{Budget, Condition, Problem, Refusal, Revision, Scope};
 use holdfast_machine::{Machine, RunKey};
@@ -17,9 +16,6 @@ use crate::storage::offload::at_length;
 
 /// Conditions of a wait up to which the thread that has the request compares them itself.
 const CONDITIONS_AT_ONCE_MAX: usize = 256;
-
-/// How often waits are looked at again that found all values of their queue promised to others.
-const TURNS_EVERY: Duration = Duration::from_secs(1);
 
 /// A parked wait; dropping it forgets the wait.
 pub(crate) struct ParkedWait {
@@ -121,11 +117,10 @@ impl Node {
                 return None;
             }
         };
-        let (named, resumed) = (scope.run.is_some(), since);
+        let named = scope.run.is_some();
         let since = revision + u64::from(holdfast_api::planted!(LostWakeUp));
         let (missing_now, run_now) = (missing.clone(), run.clone());
-        let parked =
-            waits::Parked { run, named, seen, since, resumed, missing, room, tells, ended };
+        let parked = waits::Parked { run, named, seen, since, missing, room, tells, ended };
         let id = self.inner.effects.waits().park(parked);
         let wait = ParkedWait { id, effects: self.inner.effects.clone() };
         waiting(revision);
@@ -133,12 +128,7 @@ impl Node {
         let has_entered = if is_long { at_length(enter) } else { enter() };
         if has_entered {
             let look = || self.look_again(id, (&run_now, named), &missing_now, (revision, since));
-            if is_long {
-                at_length(look)
-            } else {
-                look()
-            }
-            self.take_turn(id);
+            if is_long { at_length(look) } else { look() }
         }
         Some(wait)
     }
@@ -166,15 +156,11 @@ impl Node {
     ) {
         let effects = &self.inner.effects;
         let is_long = missing.len() > CONDITIONS_AT_ONCE_MAX;
-        let takes_turn = effects.waits().turn_of(id).is_some();
         let compared = self.compare(is_long, |AppliedState { machine, .. }| {
             let met = match machine.revision() > seen {
                 true => {
                     let places = missing.iter().enumerate();
-                    let met = |it: &(_, &Condition)| match takes_turn {
-                        true => machine.met_as_key(run, it.1, Some(since)),
-                        false => machine.met(run, it.1, Some(since)),
-                    };
+                    let met = |it: &(_, &Condition)| machine.met(run, it.1, Some(since));
                     places.filter(met).map(|(place, _)| place).collect()
                 }
                 false => Vec::new(),
@@ -196,29 +182,6 @@ impl Node {
         // noticed here.
         if !self.inner.consensus.leads() {
             effects.end_waits(&self.referral());
-        }
-    }
-
-    /// Ends a wait that goes on, if the queue that it waits for holds a value for it.
-    fn take_turn(&self, id: WaitId) {
-        let effects = &self.inner.effects;
-        let Some((run, condition, began_at)) = effects.waits().turn_of(id) else { return };
-        let (values, revision) = self.compare(false, |AppliedState { machine, .. }| {
-            (machine.values_for(&run, &condition), machine.revision())
-        });
-        // A node that leads no more may have a state from before the wait.
-        if revision >= began_at {
-            let over = effects.waits().take_turn(id, values, revision);
-            over.tell();
-        }
-    }
-
-    /// Looks again at waits whose queue held only what was promised to others, who may be gone.
-    pub(super) async fn look_at_turns(self) {
-        loop {
-            tokio::time::sleep(TURNS_EVERY).await;
-            let turned_back = self.inner.effects.waits().take_turned_back();
-            turned_back.into_iter().for_each(|id| self.take_turn(id));
         }
     }
 }

@@ -8,8 +8,6 @@
 //! copy of the state, its keys are entered in pieces, and what has changed in between is
 //! compared once more. Who waits is told after the lock is given back.
 
-mod promises;
-
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +25,6 @@ use holdfast_machine::{Machine, RunKey};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::promises::Promises;
 use super::parking::Room;
 
 /// Keys that are entered, met or forgotten under one lock.
@@ -57,9 +54,6 @@ impl Over {
 /// Identifies a parked wait.
 pub(crate) type WaitId = u64;
 
-/// The revision from which on a wait's client waits, and its id. The longest waiting is the least.
-type Turn = (Revision, WaitId);
-
 /// Whether a connection's agent reports its waits to operators: from its first
 /// report on, of those too that were parked before.
 pub(crate) type Tells = Arc<AtomicBool>;
@@ -73,8 +67,6 @@ struct Wait {
     seen: Revision,
     /// Changes up to this revision do not count.
     since: Revision,
-    /// Where it began on another leader or connection: at which revision.
-    resumed: Option<Revision>,
     /// In byte order of their keys; none once it is met.
     missing: Vec<(Blob, Option<Until>)>,
     /// How many of them are not met yet.
@@ -105,12 +97,8 @@ pub(crate) struct UnreportedWait {
 pub(crate) struct Waits {
     next: WaitId,
     waits: HashMap<WaitId, Wait>,
-    /// Waits by key.
-    by_key: HashMap<RunKey, HashMap<Blob, BTreeSet<Turn>>>,
-    /// Values of queues for which waits have ended.
-    promises: Promises,
-    /// Waits that found all values of their queue promised to others. They may have ended since.
-    turned_back: BTreeSet<Turn>,
+    /// Waits by key. Ids grow, so their order is the order of arrival.
+    by_key: HashMap<RunKey, HashMap<Blob, BTreeSet<WaitId>>>,
 }
 
 /// The problem for waits and watches of a run that did not exist because its job
@@ -123,20 +111,14 @@ pub(crate) fn elsewhere(run: &RunKey, named: bool) -> Problem {
     Problem::retryable(Code::Conflict, format!("job {job} has its first run now: ask again"))
 }
 
-/// Conditions of a wait that are not met in this state, in byte order of their keys. A single one
-/// that goes on is not met by a queue that holds something: others may be ahead of it there, see
-/// [`Waits::take_turn`].
+/// Conditions of a wait that are not met in this state, in byte order of their keys.
 pub(crate) fn missing(
     machine: &Machine,
     run: &RunKey,
     conditions: Vec<Condition>,
     since: Option<Revision>,
 ) -> Vec<Condition> {
-    let takes_turn = since.is_some() && conditions.len() == 1;
-    let is_missing = |condition: &Condition| match takes_turn {
-        true => !machine.met_as_key(run, condition, since),
-        false => !machine.met(run, condition, since),
-    };
+    let is_missing = |condition: &Condition| !machine.met(run, condition, since);
     let mut missing: Vec<Condition> = conditions.into_iter().filter(is_missing).collect();
     missing.sort_by(|one, other| one.key.cmp(&other.key));
     missing
@@ -157,8 +139,6 @@ pub(crate) struct Parked {
     pub(crate) seen: Revision,
     /// Changes up to this revision do not count.
     pub(crate) since: Revision,
-    /// Where it began on another leader or connection: at which revision.
-    pub(crate) resumed: Option<Revision>,
     /// What it waits for, as [`missing`] answers it.
     pub(crate) missing: Vec<Condition>,
     /// Held while it is parked.
@@ -179,21 +159,16 @@ pub(crate) fn enter(waits: &Mutex<Waits>, id: WaitId, count: usize) -> bool {
 /// longer interested, or it is refused.
 pub(crate) fn leave(waits: &Mutex<Waits>, id: WaitId) -> Option<Ended> {
     let wait = waits.lock().waits.remove(&id)?;
-    let turn = wait.turn(id);
     for piece in wait.missing.chunks(PIECE) {
         let mut waits = waits.lock();
         for (key, _) in piece.iter().filter(|(_, until)| until.is_some()) {
-            waits.forget(&wait.run, key, turn);
+            waits.forget(&wait.run, key, id);
         }
     }
     Some(wait.ended)
 }
 
 impl Wait {
-    fn turn(&self, id: WaitId) -> Turn {
-        (self.resumed.unwrap_or(self.seen), id)
-    }
-
     /// What its client still waits for.
     fn still_missing(&self) -> impl Iterator<Item = Condition> {
         let missing = self.missing.iter();
@@ -211,23 +186,13 @@ impl Wait {
 impl Waits {
     /// Parks a wait. Changes wake it once its keys are [entered](Waits::enter).
     pub(crate) fn park(&mut self, parked: Parked) -> WaitId {
-        let Parked { run, named, seen, since, resumed, missing, room, tells, ended } = parked;
+        let Parked { run, named, seen, since, missing, room, tells, ended } = parked;
         self.next += 1;
         let left = missing.len();
         let missing = missing.into_iter().map(|it| (it.key, Some(it.until))).collect();
-        let wait = Wait {
-            run,
-            named,
-            seen,
-            since,
-            resumed,
-            missing,
-            left,
-            _room: room,
-            tells,
-            began: Instant::now(),
-            ended,
-        };
+        let began = Instant::now();
+        let wait =
+            Wait { run, named, seen, since, missing, left, _room: room, tells, began, ended };
         self.waits.insert(self.next, wait);
         self.next
     }
@@ -237,7 +202,7 @@ impl Waits {
         let keys = self.by_key.entry(wait.run.clone()).or_default();
         for (key, until) in &wait.missing[places] {
             if until.is_some() {
-                keys.entry(key.clone()).or_default().insert(wait.turn(id));
+                keys.entry(key.clone()).or_default().insert(id);
             }
         }
         true
@@ -257,43 +222,12 @@ impl Waits {
         }
         // A key may have more than one condition.
         gone.retain(|key| wait.conditions_of(key).iter().all(|(_, until)| until.is_none()));
-        let (run, turn) = (wait.run.clone(), wait.turn(id));
+        let run = wait.run.clone();
         for key in gone {
-            self.forget(&run, &key, turn);
+            self.forget(&run, &key, id);
         }
         self.end_if_met(id, revision, &mut over);
         over
-    }
-
-    /// The only condition of a wait that goes on, and the revision at which it began; none if it
-    /// has ended, or has others.
-    pub(crate) fn turn_of(&self, id: WaitId) -> Option<(RunKey, Condition, Revision)> {
-        let wait = self.waits.get(&id)?;
-        let [(key, Some(until))] = &wait.missing[..] else { return None };
-        Some((wait.run.clone(), Condition { key: key.clone(), until: *until }, wait.resumed?))
-    }
-
-    /// Ends a wait that goes on if one of the `values` of its queue is promised to nobody else: as
-    /// many end as the queue holds, and each client finds something there. Otherwise it is looked
-    /// at again later.
-    pub(crate) fn take_turn(&mut self, id: WaitId, values: u64, revision: Revision) -> Over {
-        let Some((run, Condition { key, .. }, began_at)) = self.turn_of(id) else {
-            return Over::default();
-        };
-        if values == 0 {
-            return Over::default();
-        }
-        if !self.promises.promise(&run, &key, values, Instant::now()) {
-            self.turned_back.insert((began_at, id));
-            return Over::default();
-        }
-        self.met(id, &[0], revision)
-    }
-
-    /// The waits that found all values of their queue promised to others, the longest waiting
-    /// first.
-    pub(crate) fn take_turned_back(&mut self) -> Vec<WaitId> {
-        std::mem::take(&mut self.turned_back).into_iter().map(|(_, id)| id).collect()
     }
 
     /// What the changes of a batch cost: how many waits have to be looked at.
@@ -320,23 +254,19 @@ impl Waits {
     /// Wakes waits that this change meets.
     pub(crate) fn changed(&mut self, change: &Change, revision: Revision) -> Over {
         let mut over = Over::default();
-        if self.waits.is_empty() && self.promises.is_empty() {
+        if self.waits.is_empty() {
             return over;
         }
         let run = RunKey { job: change.job.clone(), run: change.run.clone() };
-        if let ChangeKind::Pop { length } = &change.kind {
-            self.promises.popped(&run, &change.key, *length);
-        }
         let Some(waiting) = self.by_key.get(&run).and_then(|keys| keys.get(&change.key)) else {
             return over;
         };
         let is_push = matches!(change.kind, ChangeKind::Push { .. });
-        let turns: Vec<Turn> = waiting.iter().copied().collect();
-        for (_, id) in turns {
+        let ids: Vec<WaitId> = waiting.iter().copied().collect();
+        for id in ids {
             let met = self.meet(id, &run, change, revision, &mut over);
             // A push is for one consumer: of those that miss nothing else, the longest waiting.
-            if is_push && met && !self.waits.contains_key(&id) {
-                self.promises.promise(&run, &change.key, u64::MAX, Instant::now());
+            if met && is_push && !self.waits.contains_key(&id) {
                 break;
             }
         }
@@ -364,11 +294,10 @@ impl Waits {
     /// Ends the waits in a run that were compared with a state before this revision: later
     /// ones knew of it.
     fn end_before(&mut self, run: &RunKey, at: Revision, why: impl Fn(&Wait) -> Problem) -> Over {
-        self.promises.forget(run);
         let Some(mut keys) = self.by_key.remove(run) else { return Over::default() };
         let mut over = Over::default();
         keys.retain(|_, ids| {
-            ids.retain(|(_, id)| match self.waits.get(id) {
+            ids.retain(|id| match self.waits.get(id) {
                 Some(wait) if wait.seen >= at => true,
                 _ => {
                     let ended = self.waits.remove(id);
@@ -390,8 +319,6 @@ impl Waits {
     /// Ends all waits: this node has stopped leading.
     pub(crate) fn end_all(&mut self, problem: &Problem) -> Over {
         self.by_key.clear();
-        self.promises = Promises::default();
-        self.turned_back.clear();
         Over(self.waits.drain().map(|(_, wait)| (wait, Err(problem.clone()))).collect())
     }
 
@@ -442,7 +369,6 @@ impl Waits {
         if revision <= wait.since {
             return false;
         }
-        let turn = wait.turn(id);
         let mut is_missed = false;
         let mut count = 0;
         for (_, until) in wait.conditions_of(&change.key) {
@@ -453,7 +379,7 @@ impl Waits {
         wait.left -= count;
         let met = count > 0;
         if met && !is_missed {
-            self.forget(run, &change.key, turn);
+            self.forget(run, &change.key, id);
         }
         self.end_if_met(id, revision, over);
         met
@@ -466,10 +392,10 @@ impl Waits {
         }
     }
 
-    fn forget(&mut self, run: &RunKey, key: &Blob, turn: Turn) {
+    fn forget(&mut self, run: &RunKey, key: &Blob, id: WaitId) {
         let Some(keys) = self.by_key.get_mut(run) else { return };
         if let Some(waiting) = keys.get_mut(key) {
-            waiting.remove(&turn);
+            waiting.remove(&id);
             if waiting.is_empty() {
                 keys.remove(key);
             }
