@@ -13,10 +13,8 @@
 //!
 //! TCP closes the connection of a client that reads nothing. A client of HTTP/2 can read
 //! frames and take no part of an answer, for ever and on many streams: its connection is
-//! closed, too (`untaken`). So is one that idles between requests (`idle`), as hyper does it
-//! for HTTP/1.
+//! closed, too (`untaken`).
 
-mod idle;
 mod untaken;
 
 use std::collections::BTreeMap;
@@ -45,7 +43,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::idle::Streams;
 use self::untaken::Untaken;
 use crate::dial;
 use crate::node::gray::PortActivity;
@@ -80,7 +77,7 @@ const STRANGER_TIME_MAX: Duration = Duration::from_secs(5);
 const GONE_AFTER: Duration = Duration::from_secs(7);
 
 /// Longest time for a request's head to arrive, and for a connection to idle
-/// between requests, of HTTP/1 or HTTP/2.
+/// between requests.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Longest head of a request.
@@ -162,11 +159,9 @@ pub(crate) async fn serve(
                 () = &mut strange => return tracing::debug!("a handshake was cut off"),
             };
             let Some((stream, caller)) = shaken else { return };
-            let streams = Streams::default();
-            let (noted, opening) = (untaken.clone(), streams.clone());
+            let noted = untaken.clone();
             let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-                let is_http2 = request.version() == Version::HTTP_2;
-                let noted = is_http2.then(|| (noted.clone(), opening.open()));
+                let noted = (request.version() == Version::HTTP_2).then(|| noted.clone());
                 request.extensions_mut().insert(place.clone());
                 if let Some(from) = from {
                     request.extensions_mut().insert(from);
@@ -178,7 +173,7 @@ pub(crate) async fn serve(
                 async move {
                     let answer = answering.await?;
                     Ok::<_, Infallible>(match noted {
-                        Some((untaken, stream)) => answer.map(|body| untaken.noting(body, stream)),
+                        Some(untaken) => answer.map(|body| untaken.noting(body)),
                         None => answer,
                     })
                 }
@@ -190,9 +185,6 @@ pub(crate) async fn serve(
                     tracing::debug!(%error, "a connection ended");
                 },
                 () = &mut strange => tracing::debug!("a stranger's connection was closed"),
-                () = streams.idle_for(HEAD_TIME_MAX) => {
-                    tracing::debug!("an idle connection was closed");
-                }
                 () = untaken.for_too_long() => if troubles.met("untaken", &"") {
                     tracing::warn!(
                         "a client did not read what it had asked for; its connection is closed"

@@ -20,8 +20,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::idle::OpenStream;
-
 /// Longest time for which an HTTP/2 client takes no piece of any answer, while there are some.
 /// Until then each of its streams holds one or two pieces.
 const TAKE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -67,10 +65,9 @@ impl Untaken {
         Untaken(Arc::new(Shared { bytes, ..Shared::default() }))
     }
 
-    /// An answer each of whose pieces is noted until it was written. Its stream is open until
-    /// it has ended.
-    pub(super) fn noting(self, body: Body, stream: OpenStream) -> Body {
-        Body::new(Noting { body, untaken: self, _stream: stream })
+    /// An answer each of whose pieces is noted until it was written.
+    pub(super) fn noting(self, body: Body) -> Body {
+        Body::new(Noting { body, untaken: self })
     }
 
     fn note(&self, bytes: Bytes) -> Bytes {
@@ -142,7 +139,6 @@ impl Drop for Piece {
 struct Noting {
     body: Body,
     untaken: Untaken,
-    _stream: OpenStream,
 }
 
 impl HttpBody for Noting {
@@ -153,7 +149,7 @@ impl HttpBody for Noting {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Noting { body, untaken, .. } = self.get_mut();
+        let Noting { body, untaken } = self.get_mut();
         let frame = ready!(Pin::new(body).poll_frame(context));
         let noted = frame.map(|frame| frame.map(|frame| frame.map_data(|data| untaken.note(data))));
         Poll::Ready(noted)
@@ -180,7 +176,6 @@ mod tests {
 
     use super::*;
     use crate::http::accept::builder;
-    use crate::http::accept::idle::Streams;
 
     /// An answer's pieces.
     const PIECES: usize = 16;
@@ -255,12 +250,12 @@ mod tests {
     async fn served(window: u32, reads: bool) -> (usize, Duration) {
         let (here, there) = tokio::io::duplex(64 * 1024);
         let untaken = Untaken::default();
-        let (noted, streams) = (untaken.clone(), Streams::default());
+        let noted = untaken.clone();
         let service = service_fn(move |_: hyper::Request<Incoming>| {
             let pieces =
                 (0..PIECES).map(|_| Ok::<_, Infallible>(Bytes::from(vec![7; PIECE_BYTES])));
             let body = Body::from_stream(futures::stream::iter(pieces));
-            let answer = hyper::Response::new(noted.clone().noting(body, streams.open()));
+            let answer = hyper::Response::new(noted.clone().noting(body));
             async move { Ok::<_, Infallible>(answer) }
         });
         let builder = builder();
