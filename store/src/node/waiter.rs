@@ -16,6 +16,8 @@ use crate::storage::offload::at_length;
 
 /// Conditions of a wait up to which the thread that has the request compares them itself.
 const CONDITIONS_AT_ONCE_MAX: usize = 256;
+/// The same of revisions since the beginning of one that resumes.
+const REVISIONS_AT_ONCE_MAX: u64 = 256;
 
 /// A parked wait; dropping it forgets the wait.
 pub(crate) struct ParkedWait {
@@ -83,8 +85,9 @@ impl Node {
             return None;
         }
         let is_long = conditions.len() > CONDITIONS_AT_ONCE_MAX;
-        // One that resumes is compared with the history, too, however long that is.
-        let compared = self.compare(is_long || since.is_some(), |state| {
+        // One that resumes is compared with the history since then, too, however long that is.
+        let is_far = since.is_some_and(|since| self.is_far(since));
+        let compared = self.compare(is_long || is_far, |state| {
             self.has_caught_up(state)?;
             Compared::with(&state.machine, scope, conditions, since)
         });
@@ -131,6 +134,12 @@ impl Node {
             if is_long { at_length(look) } else { look() }
         }
         Some(wait)
+    }
+
+    /// Whether a wait that began at this revision is compared with many later ones.
+    fn is_far(&self, since: Revision) -> bool {
+        let revision = self.inner.state.read().machine.revision();
+        revision.saturating_sub(since) > REVISIONS_AT_ONCE_MAX
     }
 
     /// Compares with the state: a few conditions under its lock, many with a copy, so that
