@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::pin::pin;
 
 use futures::poll;
-use holdfast_api::{Blob, Command, KeyEntry, KvOp, KvOutcome, Refusal, Scope, Until};
+use holdfast_api::{Blob, Command, KeyEntry, KeyValue, KvOp, KvOutcome, Refusal, Scope, Until};
 use holdfast_client::Mark;
 use holdfast_trainer_shim::link::Users;
 use tokio::net::TcpListener;
@@ -120,20 +120,26 @@ async fn a_command_without_an_answer_holds_its_place_in_the_session() {
 }
 
 #[tokio::test]
-async fn sets_that_the_store_refuses_together_are_asked_for_one_by_one() {
+async fn sets_that_the_store_refuses_together_are_asked_for_in_halves() {
     let mut end = End::new(&door(true), Recorder::default()).await;
     let set = |key: &str| Message::Set { key: key.into(), value: "v".into() };
-    end.sends(&[Message::Validate, set("/a"), set("/b")]).await;
+    end.sends(&[Message::Validate, set("/a"), set("/b"), set("/c"), set("/d")]).await;
     end.task.advance().unwrap();
-    let refusal = || Refusal::NoSpace { limit: 1, what: None };
-    let mut refuse = || {
-        assert!(end.task.call.take().is_some());
-        let answer = Err(Error::Refused(Box::new(refusal().into())));
+    assert!(end.task.call.take().is_some());
+    let mut asks_when_refused = || {
+        let refusal = Refusal::NoSpace { limit: 1, what: None };
+        let answer = Err(Error::Refused(Box::new(refusal.into())));
         end.task.answered(Answered { answer, at: None, settled: None })?;
-        end.task.advance()
+        Ok::<_, Closed>(end.task.connection.next_action())
     };
-    refuse().unwrap();
-    let closed = refuse().unwrap_err();
+    for first in [&["/a", "/b"][..], &["/a"][..]] {
+        let pair = |key: &&str| KeyValue { key: (*key).into(), value: "v".into() };
+        let op = KvOp::MultiPut { entries: first.iter().map(pair).collect() };
+        let call = Call::Propose(Command::Kv { scope: Scope::default(), op });
+        let asked = Action::Call { op: Op::Set, call, replied: false };
+        assert_eq!(asks_when_refused().unwrap(), Some(asked));
+    }
+    let closed = asks_when_refused().unwrap_err();
     assert!(matches!(closed, Closed::Store { op: Op::Set, .. }), "{closed}");
 }
 
