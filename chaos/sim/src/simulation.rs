@@ -195,7 +195,8 @@ impl Simulation {
         }
         let (orders, received) = mpsc::unbounded_channel();
         self.orders = Some(orders);
-        let operator = Operator { orders: received, journal: self.journal.clone() };
+        let (records, journal) = (self.records.clone(), self.journal.clone());
+        let operator = Operator { orders: received, records, journal };
         let seed = self.random.random();
         self.machine(OPERATOR).start(seed, operator.run());
         self.steps(500);
@@ -488,6 +489,7 @@ impl Simulation {
     /// Asks the operator for something.
     pub fn order(&mut self, order: Order) {
         if let Some(orders) = &self.orders {
+            self.records.lock().orders += 1;
             // The operator's process runs to its end.
             let _ = orders.send(order);
         }
