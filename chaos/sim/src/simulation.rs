@@ -14,7 +14,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
 
-use crate::checks::{Checks, Disks, Subject};
+use crate::checks::{Checks, DurableVote, Subject};
 use crate::crashes::Crashes;
 use crate::flaps::Flaps;
 use crate::history;
@@ -367,9 +367,9 @@ impl Simulation {
         self.bury_crashed();
         self.bury();
         let subjects = self.subjects();
-        let disk = |(id, node): (&NodeId, &Machine)| (*id, node.disk.clone());
-        let disks: Disks = self.nodes.iter().map(disk).collect();
-        self.checks.look(&subjects, Some(&disks).filter(|_| !self.options.syncs_lie));
+        let nodes = &self.nodes;
+        let vote: DurableVote<'_> = &|node| nodes.get(&node)?.disk.durable_vote();
+        self.checks.look(&subjects, Some(vote).filter(|_| !self.options.syncs_lie));
         if self.now.is_multiple_of(COMPARE_EVERY) {
             let records = self.records.clone();
             self.checks.compare(&subjects, &records.lock());
