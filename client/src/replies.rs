@@ -305,7 +305,7 @@ impl Calls {
     ) -> News {
         let problem = match (kind, body) {
             (_, ReplyBody::Problem(problem)) => problem,
-            (SessionTaskKind::Open(_), ReplyBody::Answer(Answer { outcome, .. })) => {
+            (SessionTaskKind::Open { .. }, ReplyBody::Answer(Answer { outcome, .. })) => {
                 match outcome {
                     Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }) => {
                         self.note_opened(session, window, Duration::from_millis(ttl_ms));
@@ -356,8 +356,8 @@ impl Calls {
             // Where only a lease has ended, maybe with the session before, the next
             // one opens without it; not where processes were declared dead with it.
             let goes_on = lease.is_some() && !self.session_keeper.has_borne_processes();
-            if let (SessionTaskKind::Open(_), false) = (kind, goes_on) {
-                self.session_refused(&problem);
+            if let (SessionTaskKind::Open { is_leased, .. }, false) = (kind, goes_on) {
+                self.session_refused(&problem, is_leased);
             }
         } else if says_nobody_leads(&problem) {
             self.session_keeper.session_task_again(None);

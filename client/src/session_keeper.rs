@@ -46,7 +46,11 @@ struct SessionTask {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionTaskKind {
-    Open(Nonce),
+    /// As it was sent last: with a lease or without.
+    Open {
+        nonce: Nonce,
+        is_leased: bool,
+    },
     KeepAlive(SessionId),
     Close(SessionId),
 }
@@ -104,15 +108,19 @@ impl SessionKeeper {
             return None;
         }
         let random = &mut self.random;
-        let open =
-            || SessionTask::new(SessionTaskKind::Open(Nonce(random.random(), random.random())));
-        let command = match self.session_task.get_or_insert_with(open).kind {
-            SessionTaskKind::Open(nonce) => {
+        let open = || {
+            let nonce = Nonce(random.random(), random.random());
+            SessionTask::new(SessionTaskKind::Open { nonce, is_leased: false })
+        };
+        let command = match &mut self.session_task.get_or_insert_with(open).kind {
+            SessionTaskKind::Open { nonce, is_leased } => {
+                let (nonce, lease) = (*nonce, self.lease);
+                *is_leased = lease.is_some();
                 let ttl_ms = u64::try_from(self.ttl_wanted.as_millis()).unwrap_or(u64::MAX);
-                SessionCommand::Open { nonce, ttl_ms, lease: self.lease, job: job().cloned() }
+                SessionCommand::Open { nonce, ttl_ms, lease, job: job().cloned() }
             }
-            SessionTaskKind::KeepAlive(session) => SessionCommand::KeepAlive { session },
-            SessionTaskKind::Close(session) => SessionCommand::Close { session },
+            SessionTaskKind::KeepAlive(session) => SessionCommand::KeepAlive { session: *session },
+            SessionTaskKind::Close(session) => SessionCommand::Close { session: *session },
         };
         Some(Command::Session(command))
     }
@@ -204,11 +212,6 @@ impl SessionKeeper {
         self.processes
     }
 
-    /// Whether the next session is opened with a lease.
-    pub(crate) fn has_lease(&self) -> bool {
-        self.lease.is_some()
-    }
-
     /// A lease is held from now on.
     pub(crate) fn holds(&mut self, lease: LeaseId) {
         self.lease = Some(lease);
@@ -261,7 +264,7 @@ impl SessionKeeper {
         self.closing = true;
         let opening = matches!(
             &self.session_task,
-            Some(SessionTask { kind: SessionTaskKind::Open(_), wire: Some(_), .. })
+            Some(SessionTask { kind: SessionTaskKind::Open { .. }, wire: Some(_), .. })
         );
         if !opening {
             self.session_task = self

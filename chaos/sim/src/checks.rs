@@ -4,8 +4,8 @@
 //! The committed entries are gathered from the disks of the nodes that applied them, and a
 //! separate state machine applies them, too: every node must hold the same state at an index.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, Write};
 
 use holdfast_api::{
     Command, EventKind, Generation, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, NodeId,
@@ -13,9 +13,8 @@ use holdfast_api::{
 };
 use holdfast_machine::{Machine, decode_entry};
 use holdfast_store::node::Node;
-use holdfast_store::storage::backend::LogImage;
 use holdfast_store::storage::memory::MemoryDisk;
-use holdfast_store::storage::record::{LogIdRecord, LogRecord, PayloadRecord};
+use holdfast_store::storage::record::{LogIdRecord, LogRecord, PayloadRecord, VoteRecord};
 
 use crate::journal::Journal;
 use crate::violation::Violation;
@@ -36,8 +35,11 @@ pub struct Subject {
     pub disk: MemoryDisk,
 }
 
-/// The disks of all nodes.
-pub type Disks = BTreeMap<NodeId, MemoryDisk>;
+/// The vote that a node's disk keeps through a loss of power.
+pub type DurableVote<'a> = &'a dyn Fn(NodeId) -> Option<VoteRecord>;
+
+/// Index of the first entry that a log has or is to get, and its entries.
+type Log<'a> = (u64, &'a [LogRecord]);
 
 struct Renewed {
     at_ms: u64,
@@ -48,9 +50,8 @@ struct Renewed {
 pub struct Checks {
     journal: Journal,
     committed: Vec<LogRecord>,
-    /// The state before the first entry and after each, by index, with its digest once a node
-    /// was compared with it.
-    states: BTreeMap<u64, (Machine, OnceCell<u64>)>,
+    /// The state after each of the latest entries, by index.
+    states: BTreeMap<u64, Machine>,
     machine: Machine,
     leases: BTreeMap<LeaseId, Renewed>,
     /// As which processes the nodes led, by term and node: the consensus library
@@ -120,11 +121,11 @@ impl Checks {
         &self.machine
     }
 
-    /// Checks leader and applied entries; cheap enough for every moment. `disks` are those
+    /// Checks leader and applied entries; cheap enough for every moment. `vote` knows the disks
     /// of all nodes, also of those that are down; none if they do not sync.
-    pub fn look(&mut self, subjects: &[Subject], disks: Option<&Disks>) {
+    pub fn look(&mut self, subjects: &[Subject], vote: Option<DurableVote<'_>>) {
         for subject in subjects {
-            self.look_at_leader(subject, disks);
+            self.look_at_leader(subject, vote);
             let last = subject.node.applied().last.as_ref().map(LogIdRecord::from);
             let Some(last) = last else { continue };
             if self.applied.get(&subject.id) != Some(&last.index) && self.gather(subject, last) {
@@ -133,7 +134,7 @@ impl Checks {
         }
     }
 
-    fn look_at_leader(&mut self, subject: &Subject, disks: Option<&Disks>) {
+    fn look_at_leader(&mut self, subject: &Subject, vote: Option<DurableVote<'_>>) {
         let (term, leads) = subject.node.consensus().leadership();
         let leader = (term, subject.id);
         if !leads || !self.leaders.entry(leader).or_default().insert(subject.boot) {
@@ -143,8 +144,8 @@ impl Checks {
         if self.leaders[&leader].len() > 1 {
             self.report(Violation::LeadsAgain { term, node: subject.id });
         }
-        if let Some(disks) = disks {
-            self.look_at_votes(leader, subject, disks);
+        if let Some(vote) = vote {
+            self.look_at_votes(leader, subject, vote);
         }
         let image = subject.disk.image();
         let missing = self.committed.iter().find(|entry| {
@@ -160,16 +161,14 @@ impl Checks {
 
     /// A majority of the voters has its vote for a new leader on the disk: none of them can
     /// forget it and vote for another in the same term.
-    fn look_at_votes(&mut self, leader: (u64, NodeId), subject: &Subject, disks: &Disks) {
+    fn look_at_votes(&mut self, leader: (u64, NodeId), subject: &Subject, vote: DurableVote<'_>) {
         let view = subject.node.view();
         // During a change of voters two sets count.
         if view.joint.is_some() || view.voters.is_empty() {
             return;
         }
-        let has_voted = |voter: &&NodeId| {
-            let vote = disks.get(voter).and_then(MemoryDisk::durable_vote);
-            vote.is_some_and(|vote| (vote.term, vote.node) >= leader)
-        };
+        let has_voted =
+            |voter: &&NodeId| vote(**voter).is_some_and(|vote| (vote.term, vote.node) >= leader);
         let kept: Vec<NodeId> = view.voters.iter().filter(has_voted).copied().collect();
         if kept.len() <= view.voters.len() / 2 {
             self.report(Violation::VotesNotSynced { term: leader.0, node: leader.1, kept });
@@ -181,28 +180,33 @@ impl Checks {
     fn gather(&mut self, subject: &Subject, last: LogIdRecord) -> bool {
         let before = self.applied.get(&subject.id).copied().unwrap_or(0);
         let known = self.committed.len() as u64;
-        let image = subject.disk.image_from(before.min(last.index).min(known));
+        let (node, from) = (subject.id, before.min(last.index).min(known));
+        let take_over = |_, entries: &[LogRecord]| self.take_over(node, last, entries);
+        if !subject.disk.with_entries(from, take_over) {
+            return false;
+        }
+        let known = usize::try_from(last.index).ok().and_then(|place| self.committed.get(place));
+        if known.is_some_and(|known| known.id() != last) {
+            self.report(Violation::OtherEntry { node, index: last.index });
+        }
+        true
+    }
+
+    fn take_over(&mut self, node: NodeId, last: LogIdRecord, entries: &[LogRecord]) -> bool {
         // What it has from a snapshot, the log may not have yet, or otherwise.
-        let from_log = image.entries.iter().any(|entry| entry.id() == last);
-        let entries = image.entries.iter().filter(|_| from_log);
+        let from_log = entries.iter().any(|entry| entry.id() == last);
+        let entries = entries.iter().filter(|_| from_log);
         for entry in entries.take_while(|entry| entry.index <= last.index) {
             let place = usize::try_from(entry.index).unwrap_or(usize::MAX);
             match self.committed.get(place) {
                 Some(known) if known == entry => {}
-                Some(_) => {
-                    let violation = Violation::OtherEntry { node: subject.id, index: entry.index };
-                    self.report(violation);
-                }
+                Some(_) => self.report(Violation::OtherEntry { node, index: entry.index }),
                 None if place == self.committed.len() => {
                     self.apply(entry);
                     self.committed.push(entry.clone());
                 }
                 None => return false,
             }
-        }
-        let known = usize::try_from(last.index).ok().and_then(|place| self.committed.get(place));
-        if known.is_some_and(|known| known.id() != last) {
-            self.report(Violation::OtherEntry { node: subject.id, index: last.index });
         }
         true
     }
@@ -238,7 +242,7 @@ impl Checks {
                 Err(error) => self.report(Violation::Unknown { what: error.to_string() }),
             }
         }
-        self.states.insert(record.index, (self.machine.clone(), OnceCell::new()));
+        self.states.insert(record.index, self.machine.clone());
         if self.states.len() > STATES_MAX {
             self.states.pop_first();
         }
@@ -292,18 +296,21 @@ impl Checks {
     /// The checks too costly for every moment: compares logs and states of all nodes, and
     /// the outcomes that members got.
     pub fn compare(&mut self, subjects: &[Subject], record: &Record) {
-        let images: Vec<(NodeId, LogImage)> =
-            subjects.iter().map(|subject| (subject.id, subject.disk.image())).collect();
-        for (at, (one, image)) in images.iter().enumerate() {
-            for (other, other_image) in &images[at + 1..] {
-                if let Some(index) = mismatch(image, other_image) {
-                    self.report(Violation::LogsDiffer { one: *one, other: *other, index });
+        for (at, one) in subjects.iter().enumerate() {
+            for other in &subjects[at + 1..] {
+                let index = one.disk.with_entries(0, |first, entries| {
+                    let log = (first, entries);
+                    other.disk.with_entries(0, |first, entries| mismatch(log, (first, entries)))
+                });
+                if let Some(index) = index {
+                    self.report(Violation::LogsDiffer { one: one.id, other: other.id, index });
                 }
             }
         }
+        let mut images = BTreeMap::new();
         for subject in subjects {
             self.snapshot = self.snapshot.max(subject.node.view().snapshot.unwrap_or(0));
-            self.compare_state(subject);
+            self.compare_state(subject, &mut images);
         }
         for violation in &record.violations {
             self.report(violation.clone());
@@ -311,19 +318,19 @@ impl Checks {
         self.judge(record);
     }
 
-    fn compare_state(&mut self, subject: &Subject) {
-        let (index, digest) = {
-            let state = subject.node.applied();
-            let Some(index) = state.last.as_ref().map(|last| last.index) else { return };
-            if self.compared.get(&subject.id) == Some(&index) {
-                return;
-            }
-            (index, state.machine.digest())
-        };
-        self.compared.insert(subject.id, index);
-        let Some((expected, known)) = self.states.get(&index) else { return };
-        if *known.get_or_init(|| expected.digest()) != digest {
-            self.report(Violation::Diverged { node: subject.id, index });
+    /// `images` holds what was expected of the nodes before, by index: most are equally far.
+    fn compare_state(&mut self, subject: &Subject, images: &mut BTreeMap<u64, Vec<u8>>) {
+        let node = subject.id;
+        let state = subject.node.applied();
+        let Some(index) = state.last.as_ref().map(|last| last.index) else { return };
+        if self.compared.get(&node) == Some(&index) {
+            return;
+        }
+        let Some(expected) = self.states.get(&index) else { return };
+        self.compared.insert(node, index);
+        let expected = images.entry(index).or_insert_with(|| image(expected));
+        if !has_image(&state.machine, expected) {
+            self.report(Violation::Diverged { node, index });
         }
     }
 
@@ -347,14 +354,82 @@ impl Checks {
 }
 
 /// The first entry in which two logs differ that have a later one in common.
-fn mismatch(one: &LogImage, other: &LogImage) -> Option<u64> {
-    let from = one.first_index().max(other.first_index());
-    let entries = |image: &LogImage| {
-        let skipped = usize::try_from(from - image.first_index()).unwrap_or(usize::MAX);
-        image.entries.get(skipped..).unwrap_or_default().to_vec()
-    };
-    let (one, other) = (entries(one), entries(other));
-    let shared = one.iter().zip(&other).rposition(|(one, other)| one.id() == other.id())?;
+fn mismatch(one: Log<'_>, other: Log<'_>) -> Option<u64> {
+    let from = one.0.max(other.0);
+    let (one, other) = (entries_from(from, one), entries_from(from, other));
+    let shared = one.iter().zip(other).rposition(|(one, other)| one.id() == other.id())?;
     let differs = |at: &usize| one[*at] != other[*at];
     (0..=shared).find(differs).map(|at| from + at as u64)
+}
+
+/// The entries of a log from this index on.
+fn entries_from(from: u64, (first, entries): Log<'_>) -> &[LogRecord] {
+    let skipped = usize::try_from(from - first).unwrap_or(usize::MAX);
+    entries.get(skipped..).unwrap_or_default()
+}
+
+fn image(machine: &Machine) -> Vec<u8> {
+    let mut image = Vec::new();
+    machine.encode(&mut image).expect("memory takes all bytes");
+    image
+}
+
+/// Whether this is the image of a state, which is not kept: it is compared as it is written.
+fn has_image(machine: &Machine, image: &[u8]) -> bool {
+    let mut expected = Expected(image);
+    machine.encode(&mut expected).is_ok() && expected.0.is_empty()
+}
+
+/// Takes these bytes and no others.
+struct Expected<'a>(&'a [u8]);
+
+impl Write for Expected<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.strip_prefix(bytes).ok_or(ErrorKind::InvalidData)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::Entry;
+
+    use super::*;
+
+    fn log(terms: &[u64]) -> Vec<LogRecord> {
+        let record = |(index, term): (u64, &u64)| LogRecord {
+            index,
+            term: *term,
+            node: 1,
+            payload: PayloadRecord::Blank,
+        };
+        (0..).zip(terms).map(record).collect()
+    }
+
+    #[test]
+    fn logs_may_differ_only_after_all_that_they_share() {
+        let one = log(&[1, 1, 2, 2]);
+        assert_eq!(mismatch((0, &one), (0, &log(&[1, 1, 2]))), None);
+        assert_eq!(mismatch((0, &one), (0, &log(&[1, 1, 3]))), None, "the ends may differ");
+        assert_eq!(mismatch((0, &one), (0, &log(&[1, 3, 2]))), Some(1));
+        assert_eq!(mismatch((0, &one), (2, &log(&[1, 3, 2])[2..])), None, "that is purged");
+        assert_eq!(mismatch((0, &one), (7, &[])), None);
+        let mut other = one.clone();
+        other[2].payload = PayloadRecord::Entry(bytes::Bytes::from_static(b"other"));
+        assert_eq!(mismatch((0, &one), (1, &other[1..])), Some(2));
+    }
+
+    #[test]
+    fn a_state_has_its_image_and_no_other() {
+        let (mut one, other) = (Machine::default(), Machine::default());
+        assert!(has_image(&one, &image(&other)));
+        one.apply(&Entry { time: 7, commands: Vec::new() });
+        assert!(!has_image(&one, &image(&other)));
+        assert!(has_image(&one, &image(&one.clone())));
+        assert!(!has_image(&one, &[image(&one), vec![0]].concat()), "it ends too early");
+    }
 }

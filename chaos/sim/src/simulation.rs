@@ -14,7 +14,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
 
-use crate::checks::{Checks, Disks, Subject};
+use crate::checks::{Checks, DurableVote, Subject};
 use crate::crashes::Crashes;
 use crate::flaps::Flaps;
 use crate::history;
@@ -195,7 +195,8 @@ impl Simulation {
         }
         let (orders, received) = mpsc::unbounded_channel();
         self.orders = Some(orders);
-        let operator = Operator { orders: received, journal: self.journal.clone() };
+        let (records, journal) = (self.records.clone(), self.journal.clone());
+        let operator = Operator { orders: received, records, journal };
         let seed = self.random.random();
         self.machine(OPERATOR).start(seed, operator.run());
         self.steps(500);
@@ -366,9 +367,9 @@ impl Simulation {
         self.bury_crashed();
         self.bury();
         let subjects = self.subjects();
-        let disk = |(id, node): (&NodeId, &Machine)| (*id, node.disk.clone());
-        let disks: Disks = self.nodes.iter().map(disk).collect();
-        self.checks.look(&subjects, Some(&disks).filter(|_| !self.options.syncs_lie));
+        let nodes = &self.nodes;
+        let vote: DurableVote<'_> = &|node| nodes.get(&node)?.disk.durable_vote();
+        self.checks.look(&subjects, Some(vote).filter(|_| !self.options.syncs_lie));
         if self.now.is_multiple_of(COMPARE_EVERY) {
             let records = self.records.clone();
             self.checks.compare(&subjects, &records.lock());
@@ -488,6 +489,7 @@ impl Simulation {
     /// Asks the operator for something.
     pub fn order(&mut self, order: Order) {
         if let Some(orders) = &self.orders {
+            self.records.lock().orders += 1;
             // The operator's process runs to its end.
             let _ = orders.send(order);
         }

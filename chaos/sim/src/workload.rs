@@ -60,6 +60,8 @@ pub struct Record {
     pub stop: bool,
     /// Keys to be put at once, and by which client.
     pub burst: u64,
+    /// Orders that the operator has not carried out yet.
+    pub orders: u64,
     /// Violations found so far.
     pub violations: Vec<Violation>,
 }
@@ -283,6 +285,8 @@ pub enum Order {
 pub struct Operator {
     /// Orders to carry out.
     pub orders: mpsc::UnboundedReceiver<Order>,
+    /// Where it records that one is carried out.
+    pub records: Records,
     /// The journal that it writes to.
     pub journal: Journal,
 }
@@ -306,6 +310,7 @@ impl Operator {
                     self.journal.note(format_args!("operator handover: {told:?}"));
                 }
             }
+            self.records.lock().orders -= 1;
         }
     }
 

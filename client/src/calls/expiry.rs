@@ -73,12 +73,11 @@ impl Calls {
 
     /// Fails the commands that wait for a session that cannot be opened. Where one job has its
     /// share of sessions, these are that job's: the next session is opened for another one. One
-    /// that is opened with a lease counts for the lease's job, whatever it is opened for.
-    pub(crate) fn session_refused(&mut self, problem: &Problem) {
+    /// that was to be opened with a lease (`is_leased`) counts for the lease's job, whatever it is
+    /// opened for.
+    pub(crate) fn session_refused(&mut self, problem: &Problem, is_leased: bool) {
         let of_job = match &problem.refusal {
-            Some(Refusal::ClusterFull { held: Some(_), job, .. })
-                if !self.session_keeper.has_lease() =>
-            {
+            Some(Refusal::ClusterFull { held: Some(_), job, .. }) if !is_leased => {
                 Some(job.as_ref())
             }
             _ => None,

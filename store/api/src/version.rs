@@ -69,8 +69,8 @@ pub const QUORUM_PARTS_LEVEL: u32 = 6;
 /// From this level on, most of the latest quorum are there by arrivals that count.
 pub const COUNTED_MAJORITY_LEVEL: u32 = 6;
 
-/// From this level on, a process that waits in several advances counts as one that a quorum
-/// misses.
+/// From this level on, a process that waits in several advances is counted once, where others
+/// miss it.
 pub const SEVERAL_ADVANCES_LEVEL: u32 = 6;
 
 /// From this level on, the deadline of a round starts again with an arrival that acknowledges the

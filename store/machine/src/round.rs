@@ -124,7 +124,7 @@ pub(crate) struct Round {
     pub reached: LogTime,
     /// When its timer fires.
     pub timer: Option<LogTime>,
-    /// Those that its deadline has ended, if it did not close at once.
+    /// For a held round: the members that its deadline has ended.
     pub evicted: Members,
 }
 

@@ -171,6 +171,8 @@ mod tests {
     use super::*;
     use crate::storage::memory::MemoryDisk;
 
+    /// The writer reads the standard library's clock, which only chaos/sim replaces, so this time
+    /// really passes. The bound is a lower one and does not depend on the machine's speed.
     #[tokio::test]
     async fn the_latency_of_a_simulated_disk_is_part_of_a_write() {
         const LATENCY: Duration = Duration::from_millis(20);

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::backend::{Batch, Checker, LogBackend, LogImage, Operation};
 use super::error::StorageError;
-use super::record::VoteRecord;
+use super::record::{LogRecord, VoteRecord};
 use super::snapshot::{SnapshotBackend, SnapshotDraft, SnapshotImage};
 
 /// A node's disk. Cloning gives another handle to the same one.
@@ -121,24 +121,27 @@ impl MemoryDisk {
 
     /// What a reader of the log would find: all writes.
     pub fn image(&self) -> LogImage {
-        self.image_from(0)
-    }
-
-    /// The same without the entries before this one.
-    pub fn image_from(&self, first: u64) -> LogImage {
         let disk = self.0.lock();
-        let LogImage { entries, vote, committed, purged, witnesses, identity } = &disk.durable;
-        let skipped = entries.partition_point(|entry| entry.index < first);
-        let mut image = LogImage {
-            entries: entries[skipped..].to_vec(),
-            vote: *vote,
-            committed: *committed,
-            purged: *purged,
-            witnesses: witnesses.clone(),
-            identity: identity.clone(),
-        };
+        let mut image = disk.durable.clone();
         disk.pending.iter().for_each(|operation| image.apply(operation.clone()));
         image
+    }
+
+    /// Lends the entries of [`MemoryDisk::image`], with the index of the first one that the log
+    /// has or is to get; of those that are synced none before `from`. Copies them only while a
+    /// write that changes them is not synced. `look` must not use this disk.
+    pub fn with_entries<T>(&self, from: u64, look: impl FnOnce(u64, &[LogRecord]) -> T) -> T {
+        let disk = self.0.lock();
+        let LogImage { entries, purged, .. } = &disk.durable;
+        let entries = &entries[entries.partition_point(|entry| entry.index < from)..];
+        let mut changes = disk.pending.iter().filter(|operation| changes_entries(operation));
+        let Some(first) = changes.next() else {
+            return look(disk.durable.first_index(), entries);
+        };
+        let mut image =
+            LogImage { entries: entries.to_vec(), purged: *purged, ..LogImage::default() };
+        std::iter::once(first).chain(changes).for_each(|change| image.apply(change.clone()));
+        look(image.first_index(), &image.entries)
     }
 
     /// The log on it.
@@ -171,6 +174,16 @@ impl LogImage {
             Operation::Rewrite(image) => *self = *image,
         }
     }
+}
+
+fn changes_entries(operation: &Operation) -> bool {
+    !matches!(
+        operation,
+        Operation::Vote(_)
+            | Operation::Committed(_)
+            | Operation::Witness { .. }
+            | Operation::Identity(_)
+    )
 }
 
 struct MemoryLog {
@@ -294,5 +307,45 @@ impl SnapshotImage for MemoryImage {
         let count = buffer.len().min(self.0.len() - from);
         buffer[..count].copy_from_slice(&self.0[from..from + count]);
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::record::{LogIdRecord, PayloadRecord};
+
+    fn append(term: u64, index: u64) -> Operation {
+        Operation::Append(LogRecord { index, term, node: 1, payload: PayloadRecord::Blank })
+    }
+
+    #[test]
+    fn lent_entries_are_those_that_a_reader_would_find() {
+        let id = |index| LogIdRecord { term: 1, node: 1, index };
+        let vote = VoteRecord { term: 2, node: 1, committed: true };
+        let rewritten = LogImage { purged: Some(id(0)), ..LogImage::default() };
+        // What is written, whether it is synced, and the terms of the entries then.
+        let steps: [(Vec<Operation>, bool, &[u64]); 7] = [
+            (vec![append(1, 0), append(1, 1), append(1, 2)], true, &[1, 1, 1]),
+            (vec![Operation::Committed(id(1)), Operation::Vote(vote)], false, &[1, 1, 1]),
+            (vec![Operation::Truncate { from: 2 }, append(2, 2)], false, &[1, 1, 2]),
+            (vec![append(2, 3)], true, &[1, 1, 2, 2]),
+            (vec![Operation::Purge { upto: id(0) }], false, &[1, 2, 2]),
+            (vec![Operation::Rewrite(Box::new(rewritten)), append(3, 1)], false, &[3]),
+            (vec![append(3, 2)], true, &[3, 3]),
+        ];
+        let disk = MemoryDisk::new();
+        let mut log = disk.log();
+        for (operations, sync, terms) in steps {
+            log.write(Batch { operations, sync }).unwrap();
+            let image = disk.image();
+            assert_eq!(image.entries.iter().map(|entry| entry.term).collect::<Vec<_>>(), terms);
+            disk.with_entries(0, |first, entries| {
+                assert_eq!((first, entries), (image.first_index(), &image.entries[..]));
+            });
+        }
+        disk.with_entries(2, |first, entries| {
+            assert_eq!((first, entries.len(), entries[0].index), (1, 1, 2));
+        });
     }
 }

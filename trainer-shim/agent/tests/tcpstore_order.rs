@@ -201,19 +201,6 @@ fn cancel_wait_overtakes_a_write_that_cannot_be_committed() {
     assert_replies(&mut connection, &[]);
 }
 
-/// With a walk through the queue at each cancellation this does not end.
-#[test]
-fn cancel_wait_costs_little_however_much_is_queued_before_it() {
-    const TIMES: usize = 100_000;
-    let mut connection = connection();
-    (0..TIMES).for_each(|_| connection.receive(set("/a", "1")));
-    for _ in 0..TIMES {
-        connection.receive(wait("/b"));
-        connection.receive(Message::CancelWait);
-        assert_replies(&mut connection, &[Reply::Cancelled]);
-    }
-}
-
 #[test]
 fn cancel_wait_does_not_overtake_a_reply_that_is_owed() {
     let mut connection = connection();

@@ -296,6 +296,11 @@ fn a_job_that_has_its_share_of_sessions_fails_no_command_of_another_job() {
         }
         let open = bench.sent().remove(0);
         assert_eq!(with_job(&open), Some("a".parse().unwrap()));
+        // What counts is whether it was sent with a lease.
+        match is_leased {
+            true => bench.calls.session_keeper.lease_ended(5.into()),
+            false => bench.calls.session_keeper.holds(5.into()),
+        }
         bench.reply(open.id, refused(has_its_share("a")));
         for call in [first, second] {
             assert_eq!(call.now().unwrap_err().code(), Code::QuotaExceeded);

@@ -109,7 +109,8 @@ impl Coordination {
             return false;
         };
         // How an incarnation ended is not kept once there is a newer one. Without a fault of a
-        // member all have left in order.
+        // member all have left in order. The search is needed only below that level, and for
+        // faults that were counted there: with any other it is an incident.
         if level >= CLEAN_LEAVES_LEVEL && self.faults == self.other_faults {
             return false;
         }

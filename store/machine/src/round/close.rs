@@ -58,15 +58,15 @@ impl Act<'_> {
                     self.close(key, promoted, evicted);
                 }
             }
-            Decision::Evict { promoted } => {
-                let evicted = self.evict(key);
-                // A held one waits for what they hold. Any other waits for the ends of those that
-                // have not stopped in time, now that these are gone: it closes without them.
-                match key.is_held || !self.not_stopped.is_empty() {
-                    true => self.note_evicted(key, &evicted),
-                    false => self.close(key, promoted, evicted),
+            Decision::Evict { promoted } => match self.evict(key) {
+                // Others end first. Without them it may not close, and nobody is evicted.
+                None => {
+                    self.dirty.insert(key.clone());
                 }
-            }
+                // It waits for what they hold.
+                Some(evicted) if key.is_held => self.note_evicted(key, &evicted),
+                Some(evicted) => self.close(key, promoted, evicted),
+            },
             Decision::Fail(why) => self.fail(key, why),
             Decision::Revoke(cause) => self.revoke_generation(key, cause),
             Decision::Wait { again, .. } => self.set_timer(key, again),
@@ -105,11 +105,10 @@ impl Act<'_> {
         }
     }
 
-    /// Ends all live active processes that it waits for.
-    fn evict(&mut self, key: &RoundKey) -> Members {
-        let Some(round) = self.coordination.rounds.get(key) else {
-            return Members::default();
-        };
+    /// Ends all live active processes that it waits for; none if holders end first that have
+    /// not stopped in time.
+    fn evict(&mut self, key: &RoundKey) -> Option<Members> {
+        let round = self.coordination.rounds.get(key)?;
         let generation = round.generation;
         let arrivals = round.arrivals.clone();
         let formed = self.coordination.standing.is_formed();
@@ -122,19 +121,20 @@ impl Act<'_> {
         });
         let evicted: Members =
             absent.map(|(process, record)| (*process, record.incarnation)).collect();
+        if self.late_end_first(&evicted) {
+            return None;
+        }
         for (process, _) in evicted.iter() {
             let cause = Cause::Evicted { round: key.name.clone(), generation };
             self.end_incarnation(process, cause, false);
         }
-        evicted
+        Some(evicted)
     }
 
-    /// Its deadline has ended these, and it does not close yet.
+    /// The deadline of a held round has ended these, and it does not close yet.
     fn note_evicted(&mut self, key: &RoundKey, evicted: &Members) {
         if let Some(round) = self.coordination.rounds.get_mut(key) {
-            if key.is_held {
-                round.counted_since = Some(self.time);
-            }
+            round.counted_since = Some(self.time);
             // An earlier deadline of it may have ended others.
             let all = round.evicted.iter().chain(evicted.iter());
             let all: OrdMap<ProcessId, Incarnation> = all.collect();

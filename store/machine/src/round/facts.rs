@@ -326,8 +326,10 @@ impl Coordination {
         round: &Round,
         level: u32,
     ) -> (u32, Vec<Missing>) {
-        let members: Vec<ProcessId> =
-            self.missing_advancing(key, round).take(MISSING_LISTED_MAX).collect();
+        // Who waits in several is found several times.
+        let counts_once = self.advances.len() > 1 && level >= SEVERAL_ADVANCES_LEVEL;
+        let most = if counts_once { usize::MAX } else { MISSING_LISTED_MAX };
+        let members: Vec<ProcessId> = self.missing_advancing(key, round).take(most).collect();
         let anybody = || {
             let others = self.in_advances().filter(|process| {
                 let record = self.processes.get(process);
@@ -335,16 +337,17 @@ impl Coordination {
                 !round.arrivals.contains_key(process)
                     || record.is_some_and(|record| !self.counts(key, record))
             });
-            others.take(MISSING_LISTED_MAX).collect()
+            others.take(most).collect()
         };
         let mut found = if members.is_empty() { anybody() } else { members };
         found.sort_unstable();
         found.dedup();
         let advances = self.advances.iter().filter_map(|key| self.rounds.get(key));
-        let count = match found.len() < MISSING_LISTED_MAX {
+        let count = match counts_once || found.len() < MISSING_LISTED_MAX {
             true => found.len(),
             false => advances.map(|advance| advance.arrivals.len()).sum(),
         };
+        found.truncate(MISSING_LISTED_MAX);
         (count as u32, found.into_iter().map(|process| self.missing(process)).collect())
     }
 

@@ -296,12 +296,11 @@ impl HeldRound {
 
     /// When its timer fires; this many of its holders wait for the next generation.
     pub fn looks_again(&self, arrived: u32) -> Option<LogTime> {
-        let Hold { stop_ms_max, form_ms_max, .. } = self.hold();
         let living = self.holding() - self.ended.len() as u32;
         match self.revoked {
             None if self.ready || living == 0 => None,
-            None => Some(self.formed_at.saturating_add(form_ms_max)),
-            Some(_) => (living > arrived).then(|| self.stop_from.saturating_add(stop_ms_max)),
+            None => Some(self.formed_at.saturating_add(self.hold().form_ms_max)),
+            Some(_) => (living > arrived).then(|| self.stop_by()),
         }
     }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use holdfast_api::version::STOP_TIMES_LEVEL;
-use holdfast_api::{Cause, Generation, Incarnation, LeaseId, LogTime, ProcessId, RevokeCause};
+use holdfast_api::{
+    Cause, Generation, Incarnation, LeaseId, LogTime, Members, ProcessId, RevokeCause,
+};
 
 use super::RoundKey;
 use super::held::{HeldRound, Unseen};
@@ -27,24 +29,53 @@ impl Act<'_> {
     /// one begins for them, and the others that have not stopped end: their timer is due, and
     /// would be put off by the new time.
     pub fn begin_to_stop(&mut self, key: &RoundKey, back: &BTreeSet<Incarnation>) {
-        let Some(held) = self.job.held.get_mut(key) else {
+        let late = self.late(key, back);
+        let held = self.job.held.get_mut(key);
+        let Some(held) = held.filter(|held| held.stop_by() <= self.time) else {
             return;
         };
-        if held.stop_from.saturating_add(held.hold().stop_ms_max) > self.time {
-            return;
-        }
         held.stop_from = self.time;
-        if self.level < STOP_TIMES_LEVEL || held.revoked.is_none() {
-            return;
-        }
-        let round = self.coordination.rounds.get(key);
-        let cause = Cause::NotStopped { round: key.name.clone(), generation: held.generation };
-        let late = held.still_running(round).filter(|(_, incarnation)| !back.contains(incarnation));
-        let late = late.map(|(process, incarnation)| {
-            let (key, cause) = (key.clone(), cause.clone());
-            NotStopped { key, generation: held.generation, process, incarnation, cause }
-        });
         self.not_stopped.extend(late);
+    }
+
+    /// Where one of these waits as a holder, its end would also end the holders whose time to
+    /// stop has passed. They are to end before it. False if there are none.
+    pub fn late_end_first(&mut self, leaving: &Members) -> bool {
+        let but: BTreeSet<Incarnation> =
+            leaving.iter().map(|(_, incarnation)| incarnation).collect();
+        let is_left = |key: &RoundKey| {
+            let round = self.coordination.rounds.get(key);
+            let holds = |process: ProcessId| {
+                let arrived = round.and_then(|round| round.arrivals.get(&process));
+                arrived.is_some_and(|arrived| arrived.holds)
+            };
+            leaving.iter().any(|(process, _)| holds(process))
+        };
+        let late = self.job.held.iter().map(|(key, _)| (key, self.late(key, &but)));
+        let late = late.filter(|(key, late)| !late.is_empty() && is_left(key));
+        let late: Vec<NotStopped> = late.flat_map(|(_, late)| late).collect();
+        let found = !late.is_empty();
+        self.not_stopped.extend(late);
+        found
+    }
+
+    /// Holders that have not stopped although their time has passed, but for these.
+    fn late(&self, key: &RoundKey, but: &BTreeSet<Incarnation>) -> Vec<NotStopped> {
+        let is_over = |held: &&HeldRound| held.revoked.is_some() && held.stop_by() <= self.time;
+        let held = self.job.held.get(key).filter(|_| self.level >= STOP_TIMES_LEVEL);
+        let Some(held) = held.filter(is_over) else {
+            return Vec::new();
+        };
+        let generation = held.generation;
+        let running = held.still_running(self.coordination.rounds.get(key));
+        let late = running.filter(|(process, incarnation)| {
+            !but.contains(incarnation) && self.living(*process, *incarnation).is_ok()
+        });
+        let late = late.map(|(process, incarnation)| {
+            let cause = Cause::NotStopped { round: key.name.clone(), generation };
+            NotStopped { key: key.clone(), generation, process, incarnation, cause }
+        });
+        late.collect()
     }
 
     /// Whether it has not stopped still: it may have, later in the same command.
@@ -107,6 +138,11 @@ impl Act<'_> {
 }
 
 impl HeldRound {
+    /// When its living holders have to have stopped, once it is revoked.
+    pub(super) fn stop_by(&self) -> LogTime {
+        self.stop_from.saturating_add(self.hold().stop_ms_max)
+    }
+
     /// Its ended holders of this lease count as stopped from this time on, unless a
     /// time is known already.
     pub(super) fn set_free_at(&mut self, lease: LeaseId, at: LogTime) {

@@ -178,6 +178,16 @@ fn size(message: &Message) -> usize {
     MESSAGE_OVERHEAD_BYTES + held
 }
 
+/// The place of the oldest of so many releases. What is queued before it is not looked at: a client
+/// may cancel often.
+fn oldest_release<'q>(
+    queue: impl DoubleEndedIterator<Item = &'q Queued> + ExactSizeIterator,
+    releases: usize,
+) -> Option<usize> {
+    let places = queue.enumerate().rev().filter(|(_, queued)| queued.is_release());
+    places.take(releases).last().map(|(place, _)| place)
+}
+
 impl Connection {
     /// A connection that has just been accepted.
     pub fn new(mapping: Mapping) -> Connection {
@@ -512,10 +522,8 @@ impl Connection {
         if let Some(running) = &mut self.running {
             running.muted |= ends(running.operation.op()) == Ends::Released;
         }
-        // What is queued before the oldest of them is left alone: a client may cancel often.
-        let places = self.queue.iter().enumerate().rev();
-        let releases = places.filter(|(_, queued)| queued.is_release());
-        let Some((oldest, _)) = releases.take(self.releases_queued).last() else { return };
+        let oldest = oldest_release(self.queue.iter(), self.releases_queued);
+        let Some(oldest) = oldest else { return };
         self.releases_queued = 0;
         for queued in self.queue.split_off(oldest) {
             match queued.message.op() {
@@ -535,5 +543,35 @@ impl Connection {
 
     fn reply(&mut self, reply: &Reply) {
         reply.encode(&mut self.output.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::Scope;
+
+    use super::*;
+    use crate::door::tcpstore::Limits;
+    use crate::namespace::Namespace;
+
+    #[test]
+    fn cancel_wait_looks_at_nothing_that_is_queued_before_what_it_gives_up() {
+        const BEFORE: usize = 100;
+        let (scope, limits) = (Scope::default(), Limits::default());
+        let mapping = Mapping { scope, namespace: Namespace::first(), limits };
+        let mut connection = Connection::new(mapping);
+        let set = || Message::Set { key: "/a".into(), value: "1".into() };
+        (0..BEFORE).for_each(|_| connection.receive(set()));
+        for message in [Message::Wait { keys: vec!["/b".into()] }, set()] {
+            connection.receive(message);
+        }
+        let looked_at = |connection: &Connection| {
+            let mut looks = 0;
+            let queue = connection.queue.iter().inspect(|_| looks += 1);
+            (oldest_release(queue, connection.releases_queued), looks)
+        };
+        assert_eq!(looked_at(&connection), (Some(BEFORE), 2));
+        connection.receive(Message::CancelWait);
+        assert_eq!(looked_at(&connection), (None, 0));
     }
 }

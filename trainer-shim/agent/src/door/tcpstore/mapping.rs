@@ -167,13 +167,14 @@ impl Mapping {
         for entry in &mut entries {
             entry.key = self.namespace.to_store(entry.key.clone());
         }
-        let step = self.propose(KvOp::MultiPut { entries: entries.clone() });
-        (Operation::new(Op::Set, Pending::Joined(entries)), step)
+        let commands = vec![entries];
+        let step = self.next_sets(&commands);
+        (Operation::new(Op::Set, Pending::Joined(commands)), step)
     }
 
-    fn next_set(&self, entries: &mut std::vec::IntoIter<KeyValue>) -> Step {
-        match entries.next() {
-            Some(KeyValue { key, value }) => self.propose(KvOp::Put { key, value }),
+    fn next_sets(&self, commands: &[Vec<KeyValue>]) -> Step {
+        match commands.last() {
+            Some(entries) => self.propose(KvOp::MultiPut { entries: entries.clone() }),
             None => Step::Done,
         }
     }

@@ -377,7 +377,7 @@ impl Task {
     }
 
     fn start(&mut self) -> Result<bool, Closed> {
-        let mut started = false;
+        let (mut started, mut counted_at) = (false, None);
         while let Some(action) = self.connection.next_action() {
             started = true;
             match action {
@@ -397,14 +397,18 @@ impl Task {
                     self.call = Some(self.shared.call(client, call, before, not_before, mark));
                 }
                 Action::Wait { conditions, since_answer } => {
-                    let since = self.answered_at.filter(|_| since_answer);
-                    if let Some(since) = since {
-                        self.recorder.wait_began(since);
-                    }
-                    self.begin_wait(conditions, since)?;
+                    counted_at = self.answered_at.filter(|_| since_answer);
+                    self.begin_wait(conditions, counted_at)?;
                 }
-                Action::StopWaiting => self.stop_waiting(),
+                Action::StopWaiting => {
+                    counted_at = None;
+                    self.stop_waiting();
+                }
             }
+        }
+        // A replay takes all of these actions first: the record is of the wait that is left.
+        if let Some(revision) = counted_at {
+            self.recorder.wait_began(revision);
         }
         Ok(started)
     }

@@ -24,10 +24,9 @@ pub(super) enum Pending {
     Plain,
     /// COMPARE_SET: the client's reply if the key is absent.
     Compare { expected: Blob },
-    /// SETs that are one command.
-    Joined(Vec<KeyValue>),
-    /// SETs that were refused as one command and are carried out one by one: those still to come.
-    Apart(std::vec::IntoIter<KeyValue>),
+    /// SETs that are one command, or several where the store refuses that: the open one is the
+    /// last, and the next ones are before it.
+    Joined(Vec<Vec<KeyValue>>),
     /// MULTI_SET: the commands still to come.
     Writes(std::vec::IntoIter<Vec<KeyValue>>),
     /// MULTI_GET: values read so far, and keys still to read.
@@ -103,7 +102,7 @@ impl Operation {
             CallAnswer::Read(ReadOutcome::Refused(refusal)) if self.reads_less(&refusal) => {
                 self.ask_on(mapping)
             }
-            CallAnswer::Proposed(Outcome::Refused(_)) if self.parts() => self.ask_on(mapping),
+            CallAnswer::Proposed(Outcome::Refused(_)) if self.halves() => self.ask_on(mapping),
             CallAnswer::Proposed(Outcome::Refused(refusal))
             | CallAnswer::Read(ReadOutcome::Refused(refusal)) => {
                 Err(Unanswerable::Refused(refusal))
@@ -131,26 +130,29 @@ impl Operation {
         }
     }
 
-    /// Whether what the store refuses is several SETs: each that it accepts by itself is carried
-    /// out.
-    fn parts(&mut self) -> bool {
-        let Pending::Joined(entries) = &mut self.pending else { return false };
-        self.pending = Pending::Apart(mem::take(entries).into_iter());
+    /// Whether what the store refuses is several SETs: each half of them is a command then, so that
+    /// those before one that it refuses by itself are carried out in a few.
+    fn halves(&mut self) -> bool {
+        let Pending::Joined(commands) = &mut self.pending else { return false };
+        let Some(mut first) = commands.pop_if(|sets| sets.len() > 1) else { return false };
+        let second = first.split_off(first.len() / 2);
+        commands.extend([second, first]);
         true
     }
 
     fn ask_on(&mut self, mapping: &Mapping) -> Result<Step, Unanswerable> {
         match &mut self.pending {
             Pending::Gathering(gathering) => Ok(mapping.multi_get(gathering)),
-            Pending::Apart(entries) => Ok(mapping.next_set(entries)),
+            Pending::Joined(commands) => Ok(mapping.next_sets(commands)),
             _ => Err(Unanswerable::OutOfTurn),
         }
     }
 
     fn written(&mut self, mapping: &Mapping, outcome: KvOutcome) -> Result<Step, Unanswerable> {
         let reply = match (self.op, outcome, &mut self.pending) {
-            (Op::Set, KvOutcome::Written, Pending::Apart(entries)) => {
-                return Ok(mapping.next_set(entries));
+            (Op::Set, KvOutcome::Written, Pending::Joined(commands)) => {
+                commands.pop();
+                return Ok(mapping.next_sets(commands));
             }
             (Op::Set | Op::Append, KvOutcome::Written, _) => return Ok(Step::Done),
             (Op::QueuePush, KvOutcome::Pushed { .. }, _) => return Ok(Step::Done),

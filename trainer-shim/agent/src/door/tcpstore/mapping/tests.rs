@@ -122,30 +122,57 @@ fn a_large_multi_set_is_cut_into_commands_in_its_order() {
     assert_eq!(seen.concat(), entries);
 }
 
+/// Carries out joined SETs on a store that refuses a command by how many SETs it has carried out,
+/// and how many these are. Returns how many each command had, what the store has, and the end.
+fn joined(
+    entries: &[KeyValue],
+    refuses: impl Fn(usize, usize) -> bool,
+) -> (Vec<usize>, Vec<KeyValue>, Result<Step, Unanswerable>) {
+    let mapping = mapping();
+    let (mut operation, step) = mapping.begin_joined_sets(entries.to_vec());
+    let (mut asked, mut written, mut step) = (Vec::new(), Vec::new(), Ok(step));
+    while let Ok(Step::Call(Call::Propose(Command::Kv { op, .. }))) = step {
+        let KvOp::MultiPut { entries } = op else { panic!("{op:?}") };
+        asked.push(entries.len());
+        let outcome = if refuses(written.len(), entries.len()) {
+            Outcome::Refused(Refusal::NoSpace { limit: 1, what: None })
+        } else {
+            written.extend(entries);
+            Outcome::Kv(KvOutcome::Written)
+        };
+        step = operation.resume(&mapping, CallAnswer::Proposed(outcome));
+    }
+    (asked, written, step)
+}
+
+fn pairs(count: usize) -> Vec<KeyValue> {
+    let pair = |n| KeyValue { key: format!("/{n}").into_bytes().into(), value: "v".into() };
+    (0..count).map(pair).collect()
+}
+
 #[test]
 fn sets_that_are_refused_together_are_carried_out_up_to_the_one_that_is_refused() {
-    let mapping = mapping();
-    let pairs = [("/a", "1"), ("/b", "22"), ("/c", "3")];
-    let entries: Vec<KeyValue> =
-        pairs.map(|(key, value)| KeyValue { key: key.into(), value: value.into() }).into();
-    let put = |(key, value): (&str, &str)| -> Result<Step, Unanswerable> {
-        Ok(Step::Call(kv(KvOp::Put { key: key.into(), value: value.into() })))
-    };
-    let refusal = Refusal::LimitExceeded { what: "value_bytes_max".to_owned(), size: 2, limit: 1 };
-    let refused = || CallAnswer::Proposed(Outcome::Refused(refusal.clone()));
-    let begin = || {
-        let (mut operation, step) = mapping.begin_joined_sets(entries.clone());
-        assert_eq!(step, Step::Call(kv(KvOp::MultiPut { entries: entries.clone() })));
-        assert_eq!(operation.resume(&mapping, refused()), put(pairs[0]));
-        assert_eq!(operation.resume(&mapping, wrote(KvOutcome::Written)), put(pairs[1]));
-        operation
-    };
-    let step = begin().resume(&mapping, refused());
-    assert_eq!(step, Err(Unanswerable::Refused(refusal.clone())), "it ends the connection");
+    let refused = || Err(Unanswerable::Refused(Refusal::NoSpace { limit: 1, what: None }));
+    let eight = pairs(8);
+    let (asked, written, end) = joined(&eight, |before, sets| before + sets > 5);
+    assert_eq!((&asked[..], &written[..], end), (&[8, 4, 4, 2, 1, 1][..], &eight[..5], refused()));
+    // As many as one command takes, which are refused in few.
+    let all = pairs(4096);
+    for room in [0, 1, 2047, 2048, 4095] {
+        let (asked, written, end) = joined(&all, |before, sets| before + sets > room);
+        assert_eq!((&written[..], end), (&all[..room], refused()));
+        assert!(asked.len() <= 25, "{asked:?}");
+    }
+}
+
+#[test]
+fn sets_of_which_none_is_refused_by_itself_are_all_carried_out() {
+    let eight = pairs(8);
+    let (asked, written, end) = joined(&eight, |_, sets| sets > 3);
+    assert_eq!((&asked[..], &written, end), (&[8, 4, 2, 2, 4, 2, 2][..], &eight, Ok(Step::Done)));
     // There is room for all of them meanwhile.
-    let mut operation = begin();
-    assert_eq!(operation.resume(&mapping, wrote(KvOutcome::Written)), put(pairs[2]));
-    assert_eq!(operation.resume(&mapping, wrote(KvOutcome::Written)), Ok(Step::Done));
+    let (asked, written, end) = joined(&eight, |before, sets| before == 0 && sets > 1);
+    assert_eq!((&asked[..], &written, end), (&[8, 4, 2, 1, 1, 2, 4][..], &eight, Ok(Step::Done)));
 }
 
 #[test]

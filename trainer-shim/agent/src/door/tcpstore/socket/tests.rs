@@ -1,10 +1,11 @@
 //! The task of one connection over a real socket, without a store.
 
 use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::pin::pin;
 
 use futures::poll;
-use holdfast_api::{Blob, Command, KeyEntry, KvOp, KvOutcome, Refusal, Scope, Until};
+use holdfast_api::{Blob, Command, KeyEntry, KeyValue, KvOp, KvOutcome, Refusal, Scope, Until};
 use holdfast_client::Mark;
 use holdfast_trainer_shim::link::Users;
 use tokio::net::TcpListener;
@@ -15,7 +16,6 @@ use crate::door::tcpstore::serve::{Door, Options};
 use crate::guard::Guard;
 use crate::keeper::journal::memory;
 use crate::keeper::link::KeptSocket;
-use crate::keeper::recorder::Happened;
 use crate::namespace::Namespace;
 
 /// A door in front of a store without nodes: port 1 has no listener.
@@ -120,44 +120,75 @@ async fn a_command_without_an_answer_holds_its_place_in_the_session() {
 }
 
 #[tokio::test]
-async fn sets_that_the_store_refuses_together_are_asked_for_one_by_one() {
+async fn sets_that_the_store_refuses_together_are_asked_for_in_halves() {
     let mut end = End::new(&door(true), Recorder::default()).await;
     let set = |key: &str| Message::Set { key: key.into(), value: "v".into() };
-    end.sends(&[Message::Validate, set("/a"), set("/b")]).await;
+    end.sends(&[Message::Validate, set("/a"), set("/b"), set("/c"), set("/d")]).await;
     end.task.advance().unwrap();
-    let refusal = || Refusal::NoSpace { limit: 1, what: None };
-    let mut refuse = || {
-        assert!(end.task.call.take().is_some());
-        let answer = Err(Error::Refused(Box::new(refusal().into())));
+    assert!(end.task.call.take().is_some());
+    let mut asks_when_refused = || {
+        let refusal = Refusal::NoSpace { limit: 1, what: None };
+        let answer = Err(Error::Refused(Box::new(refusal.into())));
         end.task.answered(Answered { answer, at: None, settled: None })?;
-        end.task.advance()
+        Ok::<_, Closed>(end.task.connection.next_action())
     };
-    refuse().unwrap();
-    let closed = refuse().unwrap_err();
+    for first in [&["/a", "/b"][..], &["/a"][..]] {
+        let pair = |key: &&str| KeyValue { key: (*key).into(), value: "v".into() };
+        let op = KvOp::MultiPut { entries: first.iter().map(pair).collect() };
+        let call = Call::Propose(Command::Kv { scope: Scope::default(), op });
+        let asked = Action::Call { op: Op::Set, call, replied: false };
+        assert_eq!(asks_when_refused().unwrap(), Some(asked));
+    }
+    let closed = asks_when_refused().unwrap_err();
     assert!(matches!(closed, Closed::Store { op: Op::Set, .. }), "{closed}");
 }
 
-#[tokio::test]
-async fn a_barrier_waits_from_the_revision_on_that_counted_it_also_for_the_next_agent() {
-    const COUNTED_AT: Revision = 7;
-    let memory = memory("test").unwrap();
+const COUNTED_AT: Revision = 7;
+
+/// A connection whose client has sent these behind a BARRIER when that was counted; and its task
+/// at the next agent.
+async fn counted(behind: &[Message]) -> (End, Task) {
+    let (door, memory) = (door(true), memory("test").unwrap());
     let open = || Recorder::open(KeptSocket::unheard(1), memory.try_clone().unwrap()).unwrap();
-    let mut end = End::new(&door(true), open().0).await;
-    end.sends(&[Message::Validate, Message::Barrier { key: "/b".into(), world_size: 2 }]).await;
+    let mut end = End::new(&door, open().0).await;
+    let barrier = Message::Barrier { key: "/b".into(), world_size: 2 };
+    end.sends(&[&[Message::Validate, barrier][..], behind].concat()).await;
     end.task.advance().unwrap();
     assert!(end.task.call.take().is_some(), "it is counted");
-    let counted = CallAnswer::Proposed(Outcome::Kv(KvOutcome::Added { value: 1 }));
-    let answered = Answered { answer: Ok(counted), at: Some(COUNTED_AT), settled: None };
+    let added = CallAnswer::Proposed(Outcome::Kv(KvOutcome::Added { value: 1 }));
+    let answered = Answered { answer: Ok(added), at: Some(COUNTED_AT), settled: None };
     end.task.answered(answered).unwrap();
     end.task.advance().unwrap();
-    assert!(end.task.wait.is_some());
-    assert_eq!(end.task.wait_since, Some(COUNTED_AT), "who came last may have deleted it since");
-    // A WAIT counts from where the store registers it.
-    end.sends(&[Message::CancelWait, Message::Wait { keys: vec!["/k".into()] }]).await;
-    end.task.advance().unwrap();
-    assert!(end.task.wait.is_some());
-    assert_eq!(end.task.wait_since, None);
-    assert!(open().1.happened.contains(&Happened::WaitBegan(COUNTED_AT)));
+    // Its process is killed: nothing is recorded of its end.
+    let stream = end.task.stream.as_fd().try_clone_to_owned().unwrap();
+    let stream = TcpStream::from_std(stream.into()).unwrap();
+    let (mapping, (recorder, recorded)) = (door.mapping(Namespace::first()), open());
+    let next = door.admit(stream, end.task.ends, &mapping, recorder).unwrap();
+    (end, next.restore(recorded).unwrap())
+}
+
+#[tokio::test]
+async fn a_barrier_waits_from_the_revision_on_that_counted_it_also_at_the_next_agent() {
+    let (end, next) = counted(&[]).await;
+    for task in [&end.task, &next] {
+        assert!(task.wait.is_some());
+        assert_eq!(task.wait_since, Some(COUNTED_AT), "who came last may have deleted it since");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_takes_the_place_of_a_barriers_takes_no_revision_from_it() {
+    let (end, next) = counted(&[Message::Wait { keys: vec!["/k".into()] }]).await;
+    let exists = Condition { key: "/k".into(), until: Until::Exists };
+    for task in [&end.task, &next] {
+        assert_eq!(task.wait_conditions.as_ref(), Some(&vec![exists.clone()]));
+        assert_eq!(task.wait_since, None, "it counts from where the store registers it");
+    }
+    // A WAIT that is over at once gives up the wait of the BARRIER.
+    let (end, next) = counted(&[Message::Wait { keys: vec![] }]).await;
+    for task in [&end.task, &next] {
+        assert_eq!((task.wait_conditions.as_ref(), task.wait_since), (None, None));
+    }
 }
 
 #[tokio::test]
