@@ -438,7 +438,8 @@ impl Consensus {
         changed.map(drop).map_err(|error| self.write_problem(error))
     }
 
-    /// Hands leadership to a node and waits until another node leads.
+    /// Hands leadership to a node and waits until another node leads. The election may still
+    /// come when that takes too long.
     pub(crate) async fn transfer(&self, to: NodeId) -> Result<(), Problem> {
         let me = self.view().id;
         self.raft.trigger().transfer_leader(to).await.map_err(|e| stopped(&e.to_string()))?;
@@ -448,7 +449,7 @@ impl Consensus {
             .metrics(|m| m.current_leader.is_some_and(|leader| leader != me), "another node leads");
         match changed.await {
             Ok(_) => Ok(()),
-            Err(WaitError::Timeout(..)) => Err(Problem::retryable(
+            Err(WaitError::Timeout(..)) => Err(Problem::unknown(
                 Code::Unavailable,
                 format!("node {to} did not take over in time; see `holdfast leader show`"),
             )),
