@@ -29,8 +29,8 @@
 //!
 //! # Modules that know each other
 //!
-//! * `crashes`, `episodes`, `faults`, `flaps`, `simulation`: the simulation gives each fault its
-//!   turn, and a fault changes the simulation.
+//! * `crashes`, `flaps`, `simulation`: the simulation gives both their turns, and they
+//!   change the simulation.
 //! * `host`, `journal`: the journal names the host that runs, and a host tells it when
 //!   its turn begins and ends.
 
