@@ -228,7 +228,21 @@ impl Network {
 
     /// All links are well again.
     pub fn heal(&self) {
-        self.0.lock().links.clear();
+        let mut state = self.0.lock();
+        let state = &mut *state;
+        state.links.clear();
+        // Nor is what was sent over a slow link on the way for as long any more.
+        let now = state.now;
+        let mut sooner = Vec::new();
+        for (id, wire) in &mut state.wires {
+            for (from, end) in wire.ends.iter_mut().enumerate().filter(|(_, end)| end.free_at > now)
+            {
+                end.free_at = now;
+                end.sent.iter_mut().for_each(|(at, _)| *at = (*at).min(now + 1));
+                sooner.push(Event::Segments { id: *id, from });
+            }
+        }
+        sooner.into_iter().for_each(|event| state.later(now + 1, event));
     }
 
     /// A host loses its power: its connections go without a word.
@@ -409,6 +423,10 @@ impl State {
     /// Delivers an end's segments to the other end, or sends them again later.
     fn segments(&mut self, id: ConnectionId, from: usize) {
         let Some(wire) = self.wires.get_mut(&id) else { return };
+        // They were looked at sooner.
+        if wire.ends[from].sent.front().is_some_and(|(at, _)| *at > self.now) {
+            return;
+        }
         wire.ends[from].is_due = false;
         let (sender, receiver) = (wire.ends[from].host, wire.ends[1 - from].host);
         if wire.ends[from].sent.is_empty() {
