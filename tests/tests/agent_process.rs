@@ -42,7 +42,10 @@ async fn commands_of_one_run_share_an_agent_that_goes_with_the_last() {
     places.dedup();
     assert_eq!(places.len(), 1, "{places:?}");
     // Each knows how it met the run, however close together they came.
-    let opened = commands.iter().filter(|(agent, _)| agent.said().contains("(a new run)")).count();
+    let mut opened = 0;
+    for (agent, _) in &mut commands {
+        opened += usize::from(agent.says("job shared run r (").await.contains("(a new run)"));
+    }
     assert_eq!(opened, 1, "one has opened it, and the others are in the run of another");
     let (address, control) =
         places[0][6..].trim_end_matches('.').split_once(" of ").expect("two words");

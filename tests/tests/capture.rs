@@ -157,13 +157,15 @@ async fn named(cluster: &Cluster, name: &str, words: &str) -> String {
     .await
 }
 
-/// The program is named, and what to do; it is not stopped for it.
+/// The program is named, and what to do; it is not stopped for it. Beside the line that is meant,
+/// one may say what a rank did while another was not there yet.
 async fn is_named(torch: &Torch, how: &str, variables: &[(&str, &str)], words: &[&str]) {
     let mut cluster = Cluster::start(1).await;
     // It is left to itself, and then ends soon.
     let variables = [&[("PATIENCE_SECONDS", "60")], variables].concat();
     let program = Program::start(&mut cluster, torch, how, &variables);
-    let line = named(&cluster, how, "bypasses Holdfast").await;
+    let line = named(&cluster, how, words[0]).await;
+    assert!(line.contains("bypasses Holdfast"), "{line}");
     let at = format!("--tcpstore 127.0.0.1:{}", program.port);
     for part in words {
         let part = if *part == "AT" { &at } else { *part };

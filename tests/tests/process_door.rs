@@ -16,6 +16,7 @@ use holdfast_tests::tcpstore::{TcpStore, key, op};
 use holdfast_tests::{
     Agent, Cluster, Ended, RawLink, Script, binaries, eventually, patiently, soon,
 };
+use holdfast_trainer_shim::exception::block_failure;
 use holdfast_trainer_shim::{Error, Host, HostOptions, Join, Process, Wanted};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -222,6 +223,40 @@ async fn own(client: Client, process: u32) -> Process {
     let host = Host::grant(client, job("train"), options).await.expect("a lease");
     let join = Join { process: Some(process), ..Join::default() };
     host.join(join).await.expect("a registration")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_program_does_next_does_not_come_before_its_arrival() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start_with(&mut cluster, "train", &["--lease-ttl", "60s"]).await;
+    let control = agent.control().await;
+    let attached = async |process| {
+        let host = Host::attach(&control, Wanted::default(), LONG).await.expect("an agent");
+        let join = Join { process: Some(process), ..Join::default() };
+        host.join(join).await.expect("a registration")
+    };
+    let (first, second) = (attached(0).await, attached(1).await);
+    let enter = |process: &Process| {
+        let process = process.clone();
+        async move { process.enter("step", soon()).await.expect("an entry").generation }
+    };
+    let (block, same) = tokio::join!(enter(&first), enter(&second));
+    assert_eq!(block, same);
+    cluster.pause(1);
+    let exiting = tokio::spawn(async move {
+        first.exit("step", block, Ok(()), Deadline::never()).await.expect("a verdict")
+    });
+    // It is on its way to the store, so that the other one's waits for its turn.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    second.fail("step", block, "disk full".to_owned()).await;
+    let ending = tokio::spawn(async move { second.end(Cause::Left).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cluster.resume(1);
+    patiently("its end", ending).await.expect("it goes on").expect("it ends");
+    let verdict = patiently("a verdict", exiting).await.expect("it goes on");
+    let against: Vec<String> =
+        verdict.against.iter().map(|against| block_failure(&against.why)).collect();
+    assert_eq!(against, ["failed by disk full"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

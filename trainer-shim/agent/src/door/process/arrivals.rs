@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use holdfast_api::{
     Answer, Arrival, Blob, Code, Command, Effectiveness, LeaseId, Outcome, RoundCommand,
     RoundOutcome, Terms,
@@ -12,6 +13,8 @@ use holdfast_api::{
 use holdfast_client::{Client, Deadline, Error};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use super::relay::Participant;
 
 /// Arrivals that one command carries, at most, and bytes of their payloads.
 const ARRIVALS_MAX: usize = 4_096;
@@ -122,6 +125,41 @@ impl Arrivals {
         next
     }
 
+    /// Takes out callers that wait for their turn with arrivals of these processes. Those at
+    /// `here` stay: they have their turn before what comes after them there.
+    fn take(&self, participants: &[Participant], here: Option<&Entrance>) -> Vec<Turn> {
+        let of_them = |caller: &mut Caller| {
+            caller.arrivals.iter().any(|one| participants.contains(&(one.process, one.incarnation)))
+        };
+        let mut behind = self.behind.lock();
+        let others = behind.iter_mut().filter(|(entrance, _)| Some(entrance) != here);
+        let taken = others.map(|(entrance, waiting)| {
+            let callers: Vec<Caller> = waiting.extract_if(.., of_them).collect();
+            (entrance.clone(), callers)
+        });
+        taken.filter(|(_, callers)| !callers.is_empty()).collect()
+    }
+
+    /// Carries what waits for its turn with arrivals of these processes, each caller's alone:
+    /// what a process does next, as its end, must not come before. What is proposed after the
+    /// first poll comes after them.
+    pub async fn carry_ahead(
+        &self,
+        client: &Client,
+        lease: LeaseId,
+        participants: &[Participant],
+        here: Option<&Entrance>,
+    ) {
+        let turns = self.take(participants, here).into_iter();
+        let each = turns.flat_map(|(entrance, callers)| {
+            callers.into_iter().map(move |caller| (entrance.clone(), vec![caller]))
+        });
+        let carried = each.map(async |(entrance, alone)| {
+            hand_out(&propose(client, lease, &entrance, &alone).await, alone);
+        });
+        join_all(carried).await;
+    }
+
     async fn carry(self, client: Client, lease: LeaseId, entrance: Entrance) {
         // Callers whose frames are here already go together with the first.
         tokio::task::yield_now().await;
@@ -130,23 +168,30 @@ impl Arrivals {
             if callers.is_empty() {
                 return;
             }
-            let propose = async |callers: &[Caller]| {
-                let (round, terms) = entrance.clone();
-                let arrivals = callers.iter().flat_map(|caller| caller.arrivals.clone()).collect();
-                let command = RoundCommand::Arrive { lease, round, terms, arrivals };
-                client.propose(Command::Round(command), latest(callers)).await
-            };
-            let answer = propose(&callers).await;
+            let answer = propose(&client, lease, &entrance, &callers).await;
             if callers.len() == 1 || !is_too_much(&answer) {
                 hand_out(&answer, callers);
                 continue;
             }
             for caller in callers {
                 let alone = vec![caller];
-                hand_out(&propose(&alone).await, alone);
+                hand_out(&propose(&client, lease, &entrance, &alone).await, alone);
             }
         }
     }
+}
+
+/// Carries the arrivals of all these callers to the store.
+async fn propose(
+    client: &Client,
+    lease: LeaseId,
+    entrance: &Entrance,
+    callers: &[Caller],
+) -> Result<Answer, Error> {
+    let (round, terms) = entrance.clone();
+    let arrivals = callers.iter().flat_map(|caller| caller.arrivals.clone()).collect();
+    let command = RoundCommand::Arrive { lease, round, terms, arrivals };
+    client.propose(Command::Round(command), latest(callers)).await
 }
 
 /// The client gives up when the last of them does.
@@ -233,6 +278,34 @@ mod tests {
         assert!(gate.next(&entrance("r")).is_empty());
         let (again, _heard_again) = caller(0..1);
         assert!(gate.come(&entrance("r"), again), "the turn was over");
+    }
+
+    #[test]
+    fn what_waits_for_its_turn_goes_ahead_of_what_its_process_does_next() {
+        let gate = Arrivals::default();
+        let (here, there) = (entrance("here"), entrance("there"));
+        let mut heard = Vec::new();
+        let mut come = |at: &Entrance, process| {
+            let (one, hears) = caller(process..process + 1);
+            gate.come(at, one);
+            heard.push(hears);
+        };
+        for at in [&here, &there] {
+            come(at, 0);
+            assert_eq!(gate.next(at).len(), 1, "one is under way");
+            come(at, 1);
+            come(at, 2);
+        }
+        let processes = |turns: Vec<Turn>| -> Vec<(Blob, u32)> {
+            let each = turns.into_iter().flat_map(|((round, _), callers)| {
+                callers.into_iter().map(move |caller| (round.clone(), caller.arrivals[0].process))
+            });
+            each.collect()
+        };
+        assert_eq!(processes(gate.take(&[(0, 1), (1, 2)], None)), []);
+        assert_eq!(processes(gate.take(&[(1, 1)], Some(&here))), [("there".into(), 1)]);
+        assert_eq!(processes(gate.take(&[(1, 1)], None)), [("here".into(), 1)]);
+        assert_eq!(gate.next(&here).len(), 1, "the other one keeps its turn");
     }
 
     #[test]

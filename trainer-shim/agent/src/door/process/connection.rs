@@ -447,7 +447,7 @@ impl Connection {
                 {
                     lease_holder.arrive((round, terms), arrivals, deadline).await
                 }
-                command => lease_holder.lease.client().propose(command, deadline).await,
+                command => lease_holder.propose(command, deadline).await,
             };
             Done { seq, bytes, came: Came::Answer(errand, answer) }
         };

@@ -315,6 +315,16 @@ impl LeaseHolder {
         }
     }
 
+    /// Has the store carry out a command. What waits here with arrivals of the same processes
+    /// goes before it.
+    pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
+        let (client, lease) = (self.lease.client(), self.lease.id());
+        let participants = command.participants();
+        let ahead = self.arrivals.carry_ahead(client, lease, &participants, None);
+        // Polled in this order.
+        futures::future::join(ahead, client.propose(command, deadline)).await.1
+    }
+
     /// Processes arrive at a round, together with those of other programs.
     pub async fn arrive(
         &self,
@@ -333,8 +343,13 @@ impl LeaseHolder {
                 }
             });
         };
-        let client = lease.client().clone();
-        self.arrivals.arrive(client, lease.id(), entrance, arrivals, deadline, spawn).await
+        let participants: Vec<Participant> =
+            arrivals.iter().map(|one| (one.process, one.incarnation)).collect();
+        let (client, id) = (lease.client(), lease.id());
+        let ahead = self.arrivals.carry_ahead(client, id, &participants, Some(&entrance));
+        let arrive =
+            self.arrivals.arrive(client.clone(), id, entrance.clone(), arrivals, deadline, spawn);
+        futures::future::join(ahead, arrive).await.1
     }
 
     /// A task that the agent's end waits for: the caller must end it.
