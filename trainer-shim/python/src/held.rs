@@ -127,8 +127,9 @@ impl NativeHolds {
         within: f64,
     ) -> PyResult<Option<String>> {
         let within: Duration = seconds(py, within)?;
-        let mut states = self.process.hold_of(generation);
+        let process = self.process.clone();
         self.owner.wait(py, async move {
+            let mut states = process.hold_of(generation);
             let heard = states.wait_for(HoldState::is_over);
             Ok(match tokio::time::timeout(within, heard).await {
                 Ok(Ok(state)) => Some(match &state.revoked {
