@@ -54,7 +54,7 @@ pub(crate) struct Act<'m> {
     pub membership_changed: bool,
     /// Whether a member that the command ended was lost.
     pub lost: bool,
-    /// Holders whose time to stop has passed: they end after the command.
+    /// Holders whose time to stop has passed: they end before rounds are evaluated.
     pub not_stopped: Vec<NotStopped>,
     /// Whether the command has looked for room for one more quorum, and there is none.
     pub has_no_quorum_room: bool,
@@ -264,25 +264,76 @@ impl Act<'_> {
 
     /// Evaluates the rounds that the command may have changed, in byte order of their
     /// names, until nothing changes: only after the command, so that no outcome names
-    /// a process that it ended.
+    /// a process that it ended. If an evaluation would end who has not stopped in time, all of
+    /// these end before the first one.
     fn settle(&mut self) {
-        loop {
+        self.end_late();
+        self.catch_up();
+        if self.is_anybody_late() && self.would_end_late() {
+            self.not_stopped = self.all_late();
+            self.end_late();
+        }
+        while let Some(key) = self.next_dirty() {
+            self.evaluate(&key);
+        }
+        debug_assert!(self.not_stopped.is_empty(), "they have ended before");
+    }
+
+    /// The next round to evaluate.
+    fn next_dirty(&mut self) -> Option<RoundKey> {
+        self.catch_up();
+        if std::mem::take(&mut self.membership_changed) {
+            let among_active = self.coordination.rounds.keys().filter(|key| key.is_among_active());
+            self.dirty.extend(among_active.cloned());
+        }
+        self.dirty.pop_first()
+    }
+
+    /// Ends those that have not stopped still. Their ends may end others.
+    fn end_late(&mut self) {
+        while !self.not_stopped.is_empty() {
             for late in std::mem::take(&mut self.not_stopped) {
                 if self.living(late.process, late.incarnation).is_ok() && self.is_late(&late) {
                     self.end_incarnation(late.process, late.cause, false);
                 }
             }
-            self.catch_up();
-            if std::mem::take(&mut self.membership_changed) {
-                let among_active =
-                    self.coordination.rounds.keys().filter(|key| key.is_among_active());
-                self.dirty.extend(among_active.cloned());
-            }
-            let Some(key) = self.dirty.pop_first() else {
-                return;
-            };
-            self.evaluate(&key);
         }
+    }
+
+    /// Whether the evaluation of the rounds would end somebody who has not stopped in time. It
+    /// is tried on copies, which are cheap.
+    fn would_end_late(&self) -> bool {
+        let (mut job, mut coordination) = (self.job.clone(), self.coordination.clone());
+        let (mut leases, mut timers) = (self.leases.clone(), self.timers.clone());
+        let mut trial = Act {
+            run: self.run.clone(),
+            revision: self.revision,
+            time: self.time,
+            level: self.level,
+            limits: self.limits.clone(),
+            payload_room: self.payload_room,
+            job: &mut job,
+            coordination: &mut coordination,
+            leases: &mut leases,
+            timers: &mut timers,
+            changed: self.changed,
+            dirty: self.dirty.clone(),
+            deferred: Deferred::default(),
+            membership_changed: self.membership_changed,
+            lost: self.lost,
+            not_stopped: Vec::new(),
+            has_no_quorum_room: self.has_no_quorum_room,
+            recorded: self.recorded,
+            told: BTreeSet::new(),
+            garbage: Vec::new(),
+        };
+        while let Some(key) = trial.next_dirty() {
+            trial.evaluate(&key);
+            if !trial.not_stopped.is_empty() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Removes a round from the indexes.

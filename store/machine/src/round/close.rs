@@ -58,15 +58,14 @@ impl Act<'_> {
                     self.close(key, promoted, evicted);
                 }
             }
-            Decision::Evict { promoted } => match self.evict(key) {
-                // Others end first. Without them it may not close, and nobody is evicted.
-                None => {
-                    self.dirty.insert(key.clone());
+            Decision::Evict { promoted } => {
+                let evicted = self.evict(key);
+                match key.is_held {
+                    // It waits for what they hold.
+                    true => self.note_evicted(key, &evicted),
+                    false => self.close(key, promoted, evicted),
                 }
-                // It waits for what they hold.
-                Some(evicted) if key.is_held => self.note_evicted(key, &evicted),
-                Some(evicted) => self.close(key, promoted, evicted),
-            },
+            }
             Decision::Fail(why) => self.fail(key, why),
             Decision::Revoke(cause) => self.revoke_generation(key, cause),
             Decision::Wait { again, .. } => self.set_timer(key, again),
@@ -105,10 +104,11 @@ impl Act<'_> {
         }
     }
 
-    /// Ends all live active processes that it waits for; none if holders end first that have
-    /// not stopped in time.
-    fn evict(&mut self, key: &RoundKey) -> Option<Members> {
-        let round = self.coordination.rounds.get(key)?;
+    /// Ends all live active processes that it waits for.
+    fn evict(&mut self, key: &RoundKey) -> Members {
+        let Some(round) = self.coordination.rounds.get(key) else {
+            return Members::default();
+        };
         let generation = round.generation;
         let arrivals = round.arrivals.clone();
         let formed = self.coordination.standing.is_formed();
@@ -121,14 +121,11 @@ impl Act<'_> {
         });
         let evicted: Members =
             absent.map(|(process, record)| (*process, record.incarnation)).collect();
-        if self.late_end_first(&evicted) {
-            return None;
-        }
         for (process, _) in evicted.iter() {
             let cause = Cause::Evicted { round: key.name.clone(), generation };
             self.end_incarnation(process, cause, false);
         }
-        Some(evicted)
+        evicted
     }
 
     /// The deadline of a held round has ended these, and it does not close yet.

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use holdfast_api::version::STOP_TIMES_LEVEL;
-use holdfast_api::{
-    Cause, Generation, Incarnation, LeaseId, LogTime, Members, ProcessId, RevokeCause,
-};
+use holdfast_api::{Cause, Generation, Incarnation, LeaseId, LogTime, ProcessId, RevokeCause};
 
 use super::RoundKey;
 use super::held::{HeldRound, Unseen};
@@ -38,25 +36,19 @@ impl Act<'_> {
         self.not_stopped.extend(late);
     }
 
-    /// Where one of these waits as a holder, its end would also end the holders whose time to
-    /// stop has passed. They are to end before it. False if there are none.
-    pub fn late_end_first(&mut self, leaving: &Members) -> bool {
-        let but: BTreeSet<Incarnation> =
-            leaving.iter().map(|(_, incarnation)| incarnation).collect();
-        let is_left = |key: &RoundKey| {
-            let round = self.coordination.rounds.get(key);
-            let holds = |process: ProcessId| {
-                let arrived = round.and_then(|round| round.arrivals.get(&process));
-                arrived.is_some_and(|arrived| arrived.holds)
-            };
-            leaving.iter().any(|(process, _)| holds(process))
-        };
-        let late = self.job.held.iter().map(|(key, _)| (key, self.late(key, &but)));
-        let late = late.filter(|(key, late)| !late.is_empty() && is_left(key));
-        let late: Vec<NotStopped> = late.flat_map(|(_, late)| late).collect();
-        let found = !late.is_empty();
-        self.not_stopped.extend(late);
-        found
+    /// Whether anybody's time to stop has passed: the timer is due then.
+    pub fn is_anybody_late(&self) -> bool {
+        let is_due = |at: LogTime| at <= self.time;
+        let is_late = |held: &HeldRound| held.revoked.is_some() && held.timer.is_some_and(is_due);
+        self.level >= STOP_TIMES_LEVEL
+            && self.timers.get_min().is_some_and(|(at, ..)| is_due(*at))
+            && self.job.held.iter().any(|(_, held)| is_late(held))
+    }
+
+    /// All that have not stopped although their time has passed.
+    pub fn all_late(&self) -> Vec<NotStopped> {
+        let nobody = BTreeSet::new();
+        self.job.held.iter().flat_map(|(key, _)| self.late(key, &nobody)).collect()
     }
 
     /// Holders that have not stopped although their time has passed, but for these.

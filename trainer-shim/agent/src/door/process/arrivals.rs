@@ -2,6 +2,7 @@
 //! a command, go together. In a restart all ranks of a host arrive within a
 //! moment, and the store carries out a command or two, not one for each.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,6 +129,10 @@ impl Arrivals {
     /// Takes out callers that wait for their turn with arrivals of these processes. Those at
     /// `here` stay: they have their turn before what comes after them there.
     fn take(&self, participants: &[Participant], here: Option<&Entrance>) -> Vec<Turn> {
+        if participants.is_empty() {
+            return Vec::new();
+        }
+        let participants: BTreeSet<Participant> = participants.iter().copied().collect();
         let of_them = |caller: &mut Caller| {
             caller.arrivals.iter().any(|one| participants.contains(&(one.process, one.incarnation)))
         };

@@ -451,7 +451,13 @@ impl Connection {
             };
             Done { seq, bytes, came: Came::Answer(errand, answer) }
         };
-        if lasting { self.errands.push(call.boxed()) } else { self.calls.push(call.boxed()) }
+        // It begins before what the program sends next, whichever of them is polled first.
+        let mut call = call.boxed();
+        match call.as_mut().now_or_never() {
+            Some(done) => self.came_back(done),
+            None if lasting => self.errands.push(call),
+            None => self.calls.push(call),
+        }
     }
 
     fn read(&mut self, seq: u64, bytes: usize, read: Read, within_ms: Option<u64>) {

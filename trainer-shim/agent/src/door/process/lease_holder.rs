@@ -26,7 +26,7 @@ use super::connection_table::{ConnectionId, ConnectionTable};
 use super::events::Events;
 use super::outbox::Outbox;
 use super::peer::Peer;
-use super::relay::Participant;
+use super::relay::{self, Participant};
 use super::watchdog::Watched;
 
 /// About what a process takes in a report.
@@ -319,7 +319,7 @@ impl LeaseHolder {
     /// goes before it.
     pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
         let (client, lease) = (self.lease.client(), self.lease.id());
-        let participants = command.participants();
+        let participants = relay::acting(&command);
         let ahead = self.arrivals.carry_ahead(client, lease, &participants, None);
         // Polled in this order.
         futures::future::join(ahead, client.propose(command, deadline)).await.1

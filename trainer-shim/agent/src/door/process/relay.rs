@@ -80,6 +80,16 @@ pub fn command(
     }
 }
 
+/// Whose acts a command is: those that it names, and the one that a registration replaces.
+pub fn acting(command: &Command) -> Vec<Participant> {
+    match command {
+        Command::Process(ProcessCommand::Register { process: Some(process), replaces, .. }) => {
+            vec![(*process, *replaces)]
+        }
+        command => command.participants(),
+    }
+}
+
 /// Whether keys are those of the agent's run.
 pub fn keys(named: &Scope, own: &Scope) -> Result<(), Problem> {
     if named == own {
@@ -233,6 +243,23 @@ mod tests {
         assert_eq!(check(&arrive(LEASE, &[OWN])), Ok(Errand::Other));
         let withdraw = RoundCommand::Withdraw { lease: LEASE, calls: calls(OWN) };
         assert_eq!(check(&Command::Round(withdraw)), Ok(Errand::Other));
+    }
+
+    #[test]
+    fn a_registration_is_an_act_of_the_one_that_it_replaces() {
+        assert_eq!(acting(&register(LEASE)), []);
+        let again = Command::Process(ProcessCommand::Register {
+            lease: LEASE,
+            process: Some(OWN.0),
+            nonce: Nonce(1, 3),
+            replaces: OWN.1,
+            takeover: false,
+            role: Role::Active,
+            labels: Default::default(),
+            policy: Default::default(),
+        });
+        assert_eq!(acting(&again), [OWN]);
+        assert_eq!(acting(&end(LEASE, &[OWN])), [OWN]);
     }
 
     #[test]
