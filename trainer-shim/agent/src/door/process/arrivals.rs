@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
 use holdfast_api::{
     Answer, Arrival, Blob, Code, Command, Effectiveness, LeaseId, Outcome, RoundCommand,
     RoundOutcome, Terms,
@@ -67,7 +68,7 @@ impl Arrivals {
         entrance: Entrance,
         arrivals: Vec<Arrival>,
         deadline: Deadline,
-        spawn: impl FnOnce(futures::future::BoxFuture<'static, ()>),
+        spawn: impl FnOnce(BoxFuture<'static, ()>),
     ) -> Result<Answer, Error> {
         let (reply, answered) = oneshot::channel();
         if self.come(&entrance, Caller { arrivals, deadline, reply }) {
@@ -103,29 +104,6 @@ impl Arrivals {
         }
     }
 
-    /// Queued callers that still wait, as many as go together; if empty, the turn
-    /// of this entrance ends.
-    fn next(&self, entrance: &Entrance) -> Vec<Caller> {
-        let mut behind = self.behind.lock();
-        let Some(place) = behind.iter().position(|(of, _)| of == entrance) else {
-            return Vec::new();
-        };
-        let waiting = &mut behind[place].1;
-        waiting.retain(|caller| !caller.reply.is_closed());
-        let (mut arrivals, mut bytes) = (0, 0);
-        let fit = waiting.iter().take_while(|caller| {
-            arrivals += caller.arrivals.len();
-            bytes += payload_bytes(&caller.arrivals);
-            arrivals <= ARRIVALS_MAX && bytes <= PAYLOADS_MAX
-        });
-        let count = fit.count();
-        let next: Vec<Caller> = waiting.drain(..count).collect();
-        if next.is_empty() {
-            behind.swap_remove(place);
-        }
-        next
-    }
-
     /// Takes out callers that wait for their turn with arrivals of these processes. Those at
     /// `here` stay: they have their turn before what comes after them there.
     fn take(&self, participants: &[Participant], here: Option<&Entrance>) -> Vec<Turn> {
@@ -147,56 +125,95 @@ impl Arrivals {
 
     /// Carries what waits for its turn with arrivals of these processes, each caller's alone:
     /// what a process does next, as its end, must not come before. What is proposed after the
-    /// first poll comes after them.
-    pub async fn carry_ahead(
+    /// first poll comes after them, unless the store puts them off. None if nothing waits.
+    pub fn ahead(
         &self,
         client: &Client,
         lease: LeaseId,
         participants: &[Participant],
         here: Option<&Entrance>,
-    ) {
-        let turns = self.take(participants, here).into_iter();
-        let each = turns.flat_map(|(entrance, callers)| {
-            callers.into_iter().map(move |caller| (entrance.clone(), vec![caller]))
+    ) -> Option<BoxFuture<'static, ()>> {
+        let turns = self.take(participants, here);
+        if turns.is_empty() {
+            return None;
+        }
+        let each = turns.into_iter().flat_map(|(entrance, callers)| {
+            callers.into_iter().map(move |caller| (entrance.clone(), caller))
         });
-        let carried = each.map(async |(entrance, alone)| {
-            hand_out(&propose(client, lease, &entrance, &alone).await, alone);
-        });
-        join_all(carried).await;
+        let carried =
+            each.map(|(entrance, caller)| carry_alone(client.clone(), lease, entrance, caller));
+        Some(join_all(carried).map(drop).boxed())
     }
 
     async fn carry(self, client: Client, lease: LeaseId, entrance: Entrance) {
         // Callers whose frames are here already go together with the first.
         tokio::task::yield_now().await;
         loop {
-            let callers = self.next(&entrance);
-            if callers.is_empty() {
-                return;
-            }
-            let answer = propose(&client, lease, &entrance, &callers).await;
+            // Proposed before anybody sees that they wait no longer: what their processes do next
+            // comes after them.
+            let (callers, begun) = {
+                let mut behind = self.behind.lock();
+                let callers = next(&mut behind, &entrance);
+                if callers.is_empty() {
+                    return;
+                }
+                let mut proposed = propose(client.clone(), lease, &entrance, &callers);
+                let begun = match proposed.as_mut().now_or_never() {
+                    Some(answer) => std::future::ready(answer).boxed(),
+                    None => proposed,
+                };
+                (callers, begun)
+            };
+            let answer = begun.await;
             if callers.len() == 1 || !is_too_much(&answer) {
                 hand_out(&answer, callers);
                 continue;
             }
-            for caller in callers {
-                let alone = vec![caller];
-                hand_out(&propose(&client, lease, &entrance, &alone).await, alone);
-            }
+            let alone = |caller| carry_alone(client.clone(), lease, entrance.clone(), caller);
+            join_all(callers.into_iter().map(alone)).await;
         }
     }
 }
 
+/// Queued callers that still wait, as many as go together; if empty, the turn of this entrance
+/// ends.
+fn next(behind: &mut Vec<Turn>, entrance: &Entrance) -> Vec<Caller> {
+    let Some(place) = behind.iter().position(|(of, _)| of == entrance) else {
+        return Vec::new();
+    };
+    let waiting = &mut behind[place].1;
+    waiting.retain(|caller| !caller.reply.is_closed());
+    let (mut arrivals, mut bytes) = (0, 0);
+    let fit = waiting.iter().take_while(|caller| {
+        arrivals += caller.arrivals.len();
+        bytes += payload_bytes(&caller.arrivals);
+        arrivals <= ARRIVALS_MAX && bytes <= PAYLOADS_MAX
+    });
+    let count = fit.count();
+    let next: Vec<Caller> = waiting.drain(..count).collect();
+    if next.is_empty() {
+        behind.swap_remove(place);
+    }
+    next
+}
+
 /// Carries the arrivals of all these callers to the store.
-async fn propose(
-    client: &Client,
+fn propose(
+    client: Client,
     lease: LeaseId,
     entrance: &Entrance,
     callers: &[Caller],
-) -> Result<Answer, Error> {
+) -> BoxFuture<'static, Result<Answer, Error>> {
     let (round, terms) = entrance.clone();
     let arrivals = callers.iter().flat_map(|caller| caller.arrivals.clone()).collect();
     let command = RoundCommand::Arrive { lease, round, terms, arrivals };
-    client.propose(Command::Round(command), latest(callers)).await
+    let deadline = latest(callers);
+    async move { client.propose(Command::Round(command), deadline).await }.boxed()
+}
+
+async fn carry_alone(client: Client, lease: LeaseId, entrance: Entrance, caller: Caller) {
+    let alone = vec![caller];
+    hand_out(&propose(client, lease, &entrance, &alone).await, alone);
 }
 
 /// The client gives up when the last of them does.
@@ -263,7 +280,7 @@ mod tests {
         let gate = Arrivals::default();
         let (one, _heard_one) = caller(0..1);
         assert!(gate.come(&entrance("r"), one), "somebody has to start");
-        assert_eq!(gate.next(&entrance("r")).len(), 1);
+        assert_eq!(next(&mut gate.behind.lock(), &entrance("r")).len(), 1);
         let (two, _heard_two) = caller(1..2);
         let (gone, heard_gone) = caller(2..3);
         let (three, _heard_three) = caller(3..5);
@@ -273,14 +290,13 @@ mod tests {
             assert!(!gate.come(&entrance("r"), caller), "it is under way");
         }
         assert!(gate.come(&entrance("other"), other));
-        let together: Vec<u32> = gate
-            .next(&entrance("r"))
+        let together: Vec<u32> = next(&mut gate.behind.lock(), &entrance("r"))
             .iter()
             .flat_map(|one| &one.arrivals)
             .map(|a| a.process)
             .collect();
         assert_eq!(together, [1, 3, 4]);
-        assert!(gate.next(&entrance("r")).is_empty());
+        assert!(next(&mut gate.behind.lock(), &entrance("r")).is_empty());
         let (again, _heard_again) = caller(0..1);
         assert!(gate.come(&entrance("r"), again), "the turn was over");
     }
@@ -297,7 +313,7 @@ mod tests {
         };
         for at in [&here, &there] {
             come(at, 0);
-            assert_eq!(gate.next(at).len(), 1, "one is under way");
+            assert_eq!(next(&mut gate.behind.lock(), at).len(), 1, "one is under way");
             come(at, 1);
             come(at, 2);
         }
@@ -310,7 +326,7 @@ mod tests {
         assert_eq!(processes(gate.take(&[(0, 1), (1, 2)], None)), []);
         assert_eq!(processes(gate.take(&[(1, 1)], Some(&here))), [("there".into(), 1)]);
         assert_eq!(processes(gate.take(&[(1, 1)], None)), [("here".into(), 1)]);
-        assert_eq!(gate.next(&here).len(), 1, "the other one keeps its turn");
+        assert_eq!(next(&mut gate.behind.lock(), &here).len(), 1, "the other one keeps its turn");
     }
 
     #[test]
@@ -324,7 +340,7 @@ mod tests {
             gate.come(&entrance("r"), one);
             heard.push(hears);
         }
-        let sizes = [(); 3].map(|()| gate.next(&entrance("r")).len());
+        let sizes = [(); 3].map(|()| next(&mut gate.behind.lock(), &entrance("r")).len());
         assert_eq!(sizes, [ARRIVALS_MAX / ARRIVALS_OF_ONE_MAX, 1, 0]);
         assert!(!are_few(&caller(0..few + 1).0.arrivals));
         let long = |bytes| {
@@ -338,7 +354,7 @@ mod tests {
             gate.come(&entrance("r"), one);
             heard.push(hears);
         }
-        let sizes = [(); 3].map(|()| gate.next(&entrance("r")).len());
+        let sizes = [(); 3].map(|()| next(&mut gate.behind.lock(), &entrance("r")).len());
         assert_eq!(sizes, [PAYLOADS_MAX / PAYLOADS_OF_ONE_MAX, 1, 0]);
     }
 

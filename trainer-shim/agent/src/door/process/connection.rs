@@ -523,6 +523,9 @@ impl Connection {
     /// Finishes calls that begin or end an incarnation. What is unfinished at the agent's own end
     /// ends with the lease.
     async fn finish_errands(&mut self, stopped: bool) {
+        // What it has sent before its end is carried before its end is reported.
+        let own = self.lease_holder.table(|table| table.participants(self.id));
+        self.lease_holder.carry_ahead(&own, None);
         self.calls.clear();
         let lease = self.lease_holder.lease.clone();
         loop {

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use holdfast_api::agent::{PROCESSES_MAX, REPORT_BYTES_MAX};
 use holdfast_api::hold::RELEASES_OF_ALL_MAX;
 use holdfast_api::{
@@ -318,11 +320,8 @@ impl LeaseHolder {
     /// Has the store carry out a command. What waits here with arrivals of the same processes
     /// goes before it.
     pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
-        let (client, lease) = (self.lease.client(), self.lease.id());
-        let participants = relay::acting(&command);
-        let ahead = self.arrivals.carry_ahead(client, lease, &participants, None);
-        // Polled in this order.
-        futures::future::join(ahead, client.propose(command, deadline)).await.1
+        self.carry_ahead(&relay::acting(&command), None);
+        self.lease.client().propose(command, deadline).await
     }
 
     /// Processes arrive at a round, together with those of other programs.
@@ -332,24 +331,34 @@ impl LeaseHolder {
         arrivals: Vec<Arrival>,
         deadline: Deadline,
     ) -> Result<Answer, Error> {
-        let LeaseHolder { lease, stop, tasks, .. } = self;
-        let spawn = |carrying| {
-            let (lease, stop) = (lease.clone(), stop.clone());
-            tasks.spawn(async move {
-                tokio::select! {
-                    () = carrying => {}
-                    () = lease.ended() => {}
-                    () = stop.cancelled() => {}
-                }
-            });
-        };
         let participants: Vec<Participant> =
             arrivals.iter().map(|one| (one.process, one.incarnation)).collect();
-        let (client, id) = (lease.client(), lease.id());
-        let ahead = self.arrivals.carry_ahead(client, id, &participants, Some(&entrance));
-        let arrive =
-            self.arrivals.arrive(client.clone(), id, entrance.clone(), arrivals, deadline, spawn);
-        futures::future::join(ahead, arrive).await.1
+        self.carry_ahead(&participants, Some(&entrance));
+        let (client, lease) = (self.lease.client().clone(), self.lease.id());
+        let spawn = |carrying| self.spawn_carrying(carrying);
+        self.arrivals.arrive(client, lease, entrance, arrivals, deadline, spawn).await
+    }
+
+    /// Sends what waits here with arrivals of these processes, but for those at `here`.
+    pub fn carry_ahead(&self, participants: &[Participant], here: Option<&Entrance>) {
+        let (client, lease) = (self.lease.client(), self.lease.id());
+        let ahead = self.arrivals.ahead(client, lease, participants, here);
+        if let Some(mut carrying) = ahead
+            && carrying.as_mut().now_or_never().is_none()
+        {
+            self.spawn_carrying(carrying);
+        }
+    }
+
+    fn spawn_carrying(&self, carrying: BoxFuture<'static, ()>) {
+        let (lease, stop) = (self.lease.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = carrying => {}
+                () = lease.ended() => {}
+                () = stop.cancelled() => {}
+            }
+        });
     }
 
     /// A task that the agent's end waits for: the caller must end it.
