@@ -300,12 +300,12 @@ async fn without_a_quorum_nothing_is_answered_wrongly_and_all_goes_on_with_it() 
     assert!(said.contains("nothing was changed: the majority is lost: voters"), "{said}");
     let code = cluster.cli(&["--job", "q", "--timeout", "1s", "kv", "put", "x", "y"]).await;
     assert!(matches!(code.code, Some(3 | 4)), "{code:?}");
-    let status = cluster.cli_ok(&["-o", "json", "status"]).await;
+    let status = cluster.cli_ok(&["-o", "json", "--timeout", "10s", "status"]).await;
     assert!(status.contains("unreachable"), "{status}");
     let majority = cluster.status_of(leader).await.majority.expect("it has voters");
     assert_eq!((majority.of, majority.needed, majority.answering), (3, 2, 1));
     assert!(majority.lost_ms.is_some_and(|lost| lost > 0), "{majority:?}");
-    let told = cluster.cli(&["status"]).await;
+    let told = cluster.cli(&["--timeout", "10s", "status"]).await;
     assert_eq!(told.code, Some(0), "{told:#?}");
     assert!(told.stderr.contains("2 of 3 are needed, 1 answers; writes, waits"), "{told:#?}");
 
