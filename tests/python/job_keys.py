@@ -46,8 +46,11 @@ def keys(kv):
         ("w/1", "put", b"a"), ("w/2", "put", b"c"), ("w/1", "delete", None)
     ], seen
     assert seen[0].revision == done[0]
-    again = list(kv.watch("w/", from_revision=done[0], timeout=1))
-    assert again == seen, again
+    again = kv.watch("w/", from_revision=done[0])
+    assert [next(again) for _ in range(3)] == seen, seen
+    last = kv.put("w/3", "d")
+    assert next(again).revision == last
+    assert list(kv.watch("w/", from_revision=last + 1, timeout=1)) == [], "it ends when nothing comes"
 
 
 def news(job):

@@ -34,6 +34,7 @@ INTENDED = {
 
 PATIENCE = datetime.timedelta(seconds=60)
 SHORT = datetime.timedelta(milliseconds=400)
+IMPATIENT = datetime.timedelta(milliseconds=300)
 CLIENTS = 32
 
 
@@ -57,6 +58,15 @@ class World:
         settings = {"timeout": PATIENCE, **settings}
         return dist.TCPStore(self.host, self.port, is_master=False, use_libuv=self.libuv, **settings)
 
+    def connect_impatiently(self):
+        """A client whose time-out may be over before it has connected: then it tries again."""
+        for _ in range(200):
+            try:
+                return self.connect(timeout=IMPATIENT)
+            except RuntimeError:
+                pass
+        raise AssertionError("no connection")
+
     def ask(self, question: str, call, *arguments) -> None:
         assert question not in self.answers, f"{question!r} is asked twice"
         try:
@@ -73,7 +83,8 @@ class World:
 
         def wait():
             try:
-                waiting.wait([key], datetime.timedelta(milliseconds=700))
+                # Longer than a slow disk needs for the write.
+                waiting.wait([key], datetime.timedelta(seconds=5))
                 ended.append("released")
             except Exception as error:
                 ended.append(stable(error))
@@ -131,7 +142,7 @@ def time_outs(world: World) -> None:
     world.ask("wait: missing twice", store.wait, ["wait/missing", "wait/missing"], SHORT)
     world.ask("wait: the connection goes on", store.get, "wait/there")
     world.ask("wait: no list", store.wait, "wait/there", SHORT)
-    impatient = world.connect(timeout=datetime.timedelta(milliseconds=300))
+    impatient = world.connect_impatiently()
     world.ask("wait: the client's own time-out", impatient.wait, ["wait/missing"])
     world.ask("get: the client's own time-out", impatient.get, "wait/missing")
     world.ask("multi_get: the client's own time-out", lambda: impatient.multi_get(["wait/there", "wait/missing"]))
@@ -259,7 +270,7 @@ def queues(world: World) -> None:
     world.ask("queue_len: none", store.queue_len, "queue/q")
     world.ask("queue_len: of none such", store.queue_len, "queue/none")
     world.ask("queue_pop: empty, at once", store.queue_pop, "queue/q", False)
-    impatient = world.connect(timeout=datetime.timedelta(milliseconds=300))
+    impatient = world.connect_impatiently()
     world.ask("queue_pop: empty, time-out", impatient.queue_pop, "queue/q")
     store.queue_push("queue/beside", "queued")
     world.ask("queue: exists for check", other.check, ["queue/beside"])

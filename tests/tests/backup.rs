@@ -86,8 +86,14 @@ async fn a_backup_begins_a_new_cluster_that_holds_everything_and_reuses_nothing(
     trainer.set("rank0", b"here").await;
 
     let file = cluster.folder().join("a.backup");
-    let made = json(&cluster.cli(&["-o", "json", "backup", text(&file)]).await);
-    let leader = cluster.leader().await;
+    let (made, leader) = eventually("a backup beside which nobody else is elected", async || {
+        let before = cluster.leader().await;
+        let backup = ["-o", "json", "backup", text(&file), "--force"];
+        let made = json(&cluster.cli(&backup).await);
+        let leader = cluster.leader().await;
+        (leader == before).then_some((made, leader))
+    })
+    .await;
     assert_ne!(made["node"], leader, "a follower has time for it");
     assert!(made["revision"].as_u64() >= Some(501), "{made}");
     let verified = json(&cluster.cli(&["-o", "json", "backup", "verify", text(&file)]).await);

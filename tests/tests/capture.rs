@@ -4,10 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use holdfast_api::{Code, LeaseId, Read};
+use holdfast_client::Consistency;
 use holdfast_tests::command::{Command, process_at};
 use holdfast_tests::python::{Script, script, with_hook};
 use holdfast_tests::tcpstore::TcpStore;
-use holdfast_tests::{Cluster, Ended, Job, Torch, binaries, eventually};
+use holdfast_tests::{Cluster, Ended, Job, Torch, binaries, eventually, soon};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -739,11 +741,21 @@ async fn a_store_is_found_after_its_host_was_away_and_its_end_is_told_after_an_o
     let record = async || {
         let listed =
             cluster.cli_ok(&["--job", "away", "-o", "json", "kv", "list", "@store:"]).await;
-        listed.split("lease").nth(1).map(|rest| rest.chars().take(24).collect::<String>())
+        let (_, rest) = listed.split_once("lease")?;
+        let id = rest.trim_start_matches(|c: char| !c.is_ascii_hexdigit());
+        let id: String = id.chars().take_while(char::is_ascii_hexdigit).collect();
+        id.parse::<LeaseId>().ok()
     };
     let before = record().await.expect("its record is there");
     let agent = Pid::from_raw(process_at(&commands[0].control).await);
     kill(agent, Signal::SIGSTOP).expect("it is ours");
+    let client = cluster.client();
+    eventually("its lease to end", async || {
+        let feed = Read::Feed { lease: before, since: u64::MAX, have: Vec::new() };
+        let read = client.read(feed, Consistency::Linearizable, soon()).await;
+        read.is_err_and(|error| error.code() == Code::LeaseEnded).then_some(())
+    })
+    .await;
     eventually("the other host to have lost it", async || {
         let mut opening = ask(1, false).await;
         let found = tokio::time::timeout(Duration::from_millis(500), opening.answer()).await;

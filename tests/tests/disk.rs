@@ -136,20 +136,24 @@ async fn disks_that_fill_together_take_no_more_and_nobody_dies() {
     cluster.wait_all_ready().await;
     let client = cluster.client();
     let (keys, big) = (client.keys(job("big")), "x".repeat(500_000));
-    let mut written = 0;
+    let (mut written, mut late) = (0, 0);
     let refused = loop {
         let brief = Deadline::after(Duration::from_secs(3));
         match keys.put(format!("k{written}").as_str(), big.as_str(), brief).await {
             Ok(_) => written += 1,
-            Err(error) => break error.to_string(),
+            Err(error) if error.to_string().contains("of disk free, ") => break error.to_string(),
+            // A node was slow, or there was an election.
+            Err(error) => {
+                late += 1;
+                assert!(late < 20, "{error}");
+            }
         }
         assert!(written < 600, "more than the disks hold");
     };
     println!("{written} values of 500 kB; then: {refused}");
-    assert!(refused.contains("of disk free, "), "{refused}");
     let status = cluster.cli(&["status"]).await;
     assert!(status.stderr.contains("writes that add are refused"), "{status:?}");
-    let told = cluster.cli(&["kv", "put", "k", "v", "--timeout", "1s"]).await;
+    let told = cluster.cli(&["kv", "put", "k", "v", "--timeout", "3s"]).await;
     assert!(told.stderr.contains("no_space"), "{told:?}");
 
     // Commands that free room are accepted; so are all others, once there is some.

@@ -12,6 +12,9 @@ const STALLS: usize = 12;
 const STALL: Duration = Duration::from_millis(120);
 const PAUSE: Duration = Duration::from_millis(250);
 
+/// A slow machine may stall another node, too: nobody stands for election because of that.
+const PATIENT: [&str; 4] = ["--election-min", "6s", "--election-max", "9s"];
+
 /// Passes connections on until the first task ends: from then on they are
 /// refused, and those that are open stay.
 async fn door(from: &str, to: String) -> (JoinSet<()>, JoinSet<()>) {
@@ -43,7 +46,7 @@ async fn door(from: &str, to: String) -> (JoinSet<()>, JoinSet<()>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_follower_that_cannot_reach_the_leader_does_not_unseat_it() {
-    let mut cluster = Cluster::plan(3, &[]);
+    let mut cluster = Cluster::plan(3, &PATIENT);
     let behind = cluster.move_behind(1);
     let (mut accepting, passing) = door(cluster.address(1), behind).await;
     cluster.launch(1);

@@ -404,8 +404,10 @@ async fn a_job_that_is_not_on_holdfast_is_told_so_and_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_rank_that_comes_does_not_hide_seven_that_do_not() {
     let mut cluster = Cluster::start(1).await;
+    // The one comes when the others are there: a process has its rank once it is its program.
     let launcher = "trap 'kill $(jobs -p); exit 7' TERM; \
-                    for rank in 1 2 3 4 5 6 7; do RANK=$rank sleep 100 & done; \
+                    for rank in 1 2 3 4 5 6 7; do RANK=$rank sleep 100 & \
+                    until grep -q sleep /proc/$!/comm; do sleep 0.01; done; done; \
                     RANK=0 bash -c \"$0; exec sleep 100\" & wait";
     let flags = ["--job", "seven", "--expect-clients-within", "3s"];
     let command = ["bash", "-c", launcher, COMES];

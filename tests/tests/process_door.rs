@@ -185,8 +185,8 @@ async fn programs_that_arrive_together_are_few_commands() {
 }
 
 async fn revision(cluster: &Cluster) -> u64 {
-    let status: Value =
-        serde_json::from_str(&cluster.cli_ok(&["-o", "json", "status"]).await).expect("JSON");
+    let ask = ["-o", "json", "--timeout", "1m", "status"];
+    let status: Value = serde_json::from_str(&cluster.cli_ok(&ask).await).expect("JSON");
     status["revision"].as_u64().expect("a revision")
 }
 

@@ -39,7 +39,7 @@ async fn lead(cluster: &Cluster, node: NodeId) {
 
 /// Waits until another node knows how far the leader's log reaches.
 async fn reach_is_seen(cluster: &Cluster, leader: NodeId) {
-    let status = cluster.status(leader).await.expect("it runs");
+    let status = cluster.status_of(leader).await;
     let node = status.nodes.iter().find(|node| node.id == leader).expect("it is a member");
     let applied = node.applied.expect("it answers for itself");
     eventually("another node to see how far the leader's log reaches", async || {

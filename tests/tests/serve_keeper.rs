@@ -88,7 +88,7 @@ async fn connections_go_on_when_the_agent_of_serve_is_killed_or_replaced() {
     assert_eq!(adds.add("n", 1).await, 4);
     // All of it is told where `serve` logs.
     for words in ["its keeper starts it again", "the agent is replaced by"] {
-        assert!(service.keeper.said().contains(words), "{}", service.keeper.said());
+        service.keeper.says(words).await;
     }
     service.keeper.signal(Signal::SIGTERM);
     assert!(adds.is_closed().await);

@@ -130,8 +130,8 @@ async fn pauses_and_critical_sections_hold_the_watchdog_up_but_not_for_ever() {
     }
     // A critical section has a time limit of its own.
     let mut last = trainer(&mut cluster, &control, 3, "1000,5000,500").await;
-    last.order("critical 8000").await;
     last.order("ping").await;
+    last.order("critical 8000").await;
     let cause = eventually("its end", async || {
         Some(end_of(&cluster, 3).await).filter(|cause| !cause.is_null())
     })

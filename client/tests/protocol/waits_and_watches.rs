@@ -95,7 +95,8 @@ async fn a_wait_ends_at_its_deadline_and_is_cancelled() {
         let node = Node::start(1).await;
         let client = client(&[&node]);
         let keys = client.keys(Default::default());
-        let wait = keys.wait(vec!["k".into()], Deadline::after(Duration::from_millis(200)));
+        // On a slow machine it takes a while until the node has been asked.
+        let wait = keys.wait(vec!["k".into()], Deadline::after(Duration::from_secs(3)));
         let script = async {
             let mut peer = node.lead().await;
             let (id, _) = waited(&mut peer).await;
