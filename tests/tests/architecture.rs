@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("holdfast-nccl", &[]),
     ("holdfast-python", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-agent", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
-    ("holdfast-chaos", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-chaos", &["holdfast-api", "holdfast-client", "holdfast-net"]),
     // It runs all of them in one thread, and no other crate may link the store.
     (
         "holdfast-sim",

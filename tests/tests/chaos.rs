@@ -323,6 +323,37 @@ async fn a_hook_breaks_nodes_of_a_cluster_that_is_there_and_no_job_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_speaks_tls_and_asks_for_a_token_is_judged_as_any_other() {
+    let mut cluster = Cluster::plan(3, &[]);
+    let certificates = cluster.make_certificates().await;
+    let token = cluster.folder().join("token");
+    std::fs::write(&token, "one-token-of-some-length\n").expect("the folder is ours");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&token, mode).expect("it is ours");
+    cluster.use_token(&token);
+    for id in cluster.ids() {
+        let mut command = cluster.command(id);
+        command.arg("--token-file").arg(&token);
+        cluster.launch_as(id, command);
+    }
+    cluster.wait_all_ready().await;
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let report = folder.path().join("report");
+    let (list, ca) = (cluster.list(), certificates.join("client/ca.crt").display().to_string());
+    let token = token.display().to_string();
+    // With clients by HTTP that are bound to one node, and with those of the library.
+    let arguments = ["attach", "--store", &list, "--workload", "register,session"];
+    let shown = ["--token-file", &token, "--duration", "4s", "--seed", "3", "--tls-ca", &ca];
+    let ended = chaos(&[&arguments[..], &shown[..], &["--report"]].concat(), &report).await;
+    assert_eq!(ended.code, Some(0), "{ended:#?}");
+    let run = std::fs::read_to_string(report.join("run.json")).expect("how it was made");
+    assert!(!run.contains("clients bound to node"), "nobody is left out: {run}");
+    let plain = ["attach", "--store", &list, "--workload", "register", "--report"];
+    let ended = chaos(&plain, &folder.path().join("plain")).await;
+    ended.failed(2, &["does not answer as a Holdfast store does"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_not_holdfast_is_said_to_be_none() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();

@@ -1,13 +1,14 @@
-//! One plain HTTP request on a connection of its own: a client that knows one
-//! node and learns of no other.
+//! One HTTP request on a connection of its own: a client that knows one node and
+//! learns of no other.
 
 use std::time::Duration;
 
 use anyhow::Context;
 use holdfast_api::{Status, routes};
+use holdfast_client::Credentials;
+use holdfast_net::Stream;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -22,6 +23,8 @@ pub struct Request<'a> {
     pub method: &'static str,
     /// The path, with its query.
     pub path: &'a str,
+    /// The token, and how TLS is spoken, if it is.
+    pub credentials: Credentials,
     /// Headers besides the usual ones.
     pub headers: Vec<(&'static str, String)>,
     /// The body: JSON, or empty.
@@ -73,8 +76,14 @@ pub async fn send(
 ) -> Result<Response, Lost> {
     let deadline = tokio::time::Instant::now() + time_max;
     let not_sent = |why: String| Lost::NotSent { address: address.to_owned(), why };
-    let connected = tokio::time::timeout_at(deadline, TcpStream::connect(address)).await;
-    let mut stream = match connected {
+    let connecting = async {
+        let stream = Stream::connect(address).await?;
+        match &request.credentials.tls {
+            Some(tls) => tls.secure(stream, address).await,
+            None => Ok(stream),
+        }
+    };
+    let mut stream = match tokio::time::timeout_at(deadline, connecting).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(not_sent(error.to_string())),
         Err(_) => return Err(not_sent(format!("not within {time_max:?}"))),
@@ -88,12 +97,15 @@ pub async fn send(
 }
 
 async fn exchange(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     address: &str,
     request: &Request<'_>,
 ) -> anyhow::Result<Response> {
-    let Request { method, path, headers, body } = request;
+    let Request { method, path, credentials, headers, body } = request;
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    if let Some(token) = token(credentials) {
+        head.push_str(&format!("authorization: Bearer {token}\r\n"));
+    }
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
@@ -105,6 +117,12 @@ async fn exchange(
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
     parse(&answer)
+}
+
+/// The token, as its file has it now.
+fn token(credentials: &Credentials) -> Option<String> {
+    let text = std::fs::read_to_string(credentials.token_file.as_ref()?).ok()?;
+    Some(text.lines().next()?.trim().to_owned())
 }
 
 /// Parses an answer whose connection has been closed.
@@ -158,12 +176,13 @@ pub(super) async fn look(address: &str, request: &Request<'_>) -> Option<Respons
 
 /// A node's view of the cluster; none if it does not answer in time.
 pub async fn status(address: &str) -> Option<Status> {
-    status_with(address, Vec::new()).await
+    status_with(address, Credentials::default()).await
 }
 
-/// The same of a node that asks for a token, shown in the headers.
-pub async fn status_with(address: &str, headers: Vec<(&'static str, String)>) -> Option<Status> {
-    let request = Request { method: "GET", path: routes::STATUS, headers, ..Request::default() };
+/// The same of a node that asks for a token, or speaks TLS.
+pub async fn status_with(address: &str, credentials: Credentials) -> Option<Status> {
+    let request =
+        Request { method: "GET", path: routes::STATUS, credentials, ..Request::default() };
     let response = send(address, &request, LOOK_TIME_MAX).await.ok()?;
     (response.status == 200).then(|| serde_json::from_slice(&response.body).ok()).flatten()
 }

@@ -7,7 +7,7 @@ use holdfast_chaos::cluster::containers::Breaker;
 use holdfast_chaos::judge::Verdict;
 use holdfast_chaos::run::attached::{Attachment, attach};
 use holdfast_chaos::run::plan::{self, Plan};
-use holdfast_client::{check_token_file, parse_endpoints};
+use holdfast_client::{Credentials, TlsFiles, check_token_file, parse_endpoints};
 
 use super::load::{self, Load};
 use super::verdict;
@@ -29,6 +29,15 @@ pub(crate) struct Arguments {
     /// Show the token in this file to the nodes.
     #[arg(long, value_name = "FILE", env = "HOLDFAST_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+    /// Connect with TLS to nodes whose certificates are of this authority.
+    #[arg(long, value_name = "FILE", env = "HOLDFAST_TLS_CA")]
+    tls_ca: Option<PathBuf>,
+    /// Use this client certificate, where the cluster accepts one instead of a token.
+    #[arg(long, value_name = "FILE", env = "HOLDFAST_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// Use this private key, of the certificate.
+    #[arg(long, value_name = "FILE", env = "HOLDFAST_TLS_KEY")]
+    tls_key: Option<PathBuf>,
     #[command(flatten)]
     load: Load,
     /// Say that nodes of this cluster may be broken; takes --hook.
@@ -49,10 +58,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(file) = &arguments.token_file {
         check_token_file(file).with_context(|| format!("--token-file {}", file.display()))?;
     }
+    let files = TlsFiles {
+        ca: arguments.tls_ca.clone(),
+        cert: arguments.tls_cert.clone(),
+        key: arguments.tls_key.clone(),
+    };
+    let credentials = Credentials { token_file: arguments.token_file.clone(), tls: files.read()? };
     let attachment = Attachment {
         list: arguments.store.clone(),
         endpoints: parse_endpoints(&arguments.store).context("--store")?,
-        token_file: arguments.token_file.clone(),
+        credentials,
         hook: arguments.hook.clone().map(Breaker::Program),
     };
     load::prepare(&plan.report)?;
@@ -76,8 +91,17 @@ pub(super) fn judged(
 
 /// The command that does the same again.
 fn command(arguments: &Arguments, plan: &Plan) -> String {
-    let hook = arguments.hook.as_ref().map_or_else(String::new, |hook| {
-        format!(" --i-own-this-cluster --hook {}", hook.display())
-    });
-    format!("holdfast-chaos attach --store {} {}{hook}", arguments.store, load::flags(plan))
+    let Arguments { store, token_file, tls_ca, tls_cert, tls_key, hook, .. } = arguments;
+    let files = [
+        ("--token-file", token_file),
+        ("--tls-ca", tls_ca),
+        ("--tls-cert", tls_cert),
+        ("--tls-key", tls_key),
+        ("--i-own-this-cluster --hook", hook),
+    ];
+    let named = files
+        .iter()
+        .filter_map(|(flag, file)| file.as_ref().map(|file| format!(" {flag} {}", file.display())));
+    let named: String = named.collect();
+    format!("holdfast-chaos attach --store {store} {}{named}", load::flags(plan))
 }

@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let attachment = Attachment {
         list: endpoints.join(","),
         endpoints,
-        token_file: None,
+        credentials: Default::default(),
         hook: Some(Breaker::Containers(Box::new(containers))),
     };
     let file = arguments.file.display();

@@ -1,7 +1,6 @@
 //! A run against a cluster that is there: in a job of its own, with faults that
 //! do no harm, or those that its owner's program makes.
 
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use anyhow::{Context, bail};
 use holdfast_api::{
     Admin, Code, Command, Name, NodeId, Outcome, RunCommand, RunOutcome, Scope, Status,
 };
-use holdfast_client::{Client, Deadline, Error, Options};
+use holdfast_client::{Client, Credentials, Deadline, Error, Options};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rand::rngs::StdRng;
@@ -52,8 +51,8 @@ pub struct Attachment {
     pub list: String,
     /// The endpoints as a list.
     pub endpoints: Vec<String>,
-    /// The token, if it asks for one.
-    pub token_file: Option<PathBuf>,
+    /// The token, if it asks for one, and how TLS is spoken, if it is.
+    pub credentials: Credentials,
     /// What injects faults into its nodes, if its owner allows that.
     pub hook: Option<Breaker>,
 }
@@ -65,8 +64,8 @@ pub async fn attach(
     mut description: Description,
 ) -> anyhow::Result<Description> {
     let mut signals = Signals::listen()?;
-    let mut options = Options::new(attachment.endpoints.clone());
-    options.token_file.clone_from(&attachment.token_file);
+    let Credentials { token_file, tls } = attachment.credentials.clone();
+    let options = Options { token_file, tls, ..Options::new(attachment.endpoints.clone()) };
     let operator = Client::new(options);
     let recognized = signals.until_next(recognize(&operator, &attachment.list)).await;
     let status = recognized.context("ended by a signal before anything was done")??;
@@ -80,7 +79,7 @@ pub async fn attach(
         scope: Scope { job: job.clone(), run: None },
         folder: plan.report.clone(),
         pause: plan.pause(),
-        token_file: attachment.token_file.clone(),
+        credentials: attachment.credentials.clone(),
         endpoints: attachment.endpoints.clone(),
         system: plan.system,
     };
@@ -128,7 +127,7 @@ async fn reachable(status: &Status, site: &Site, description: &mut Description) 
     for node in &status.nodes {
         let mut found = None;
         for address in std::iter::once(&node.address).chain(&site.endpoints) {
-            let answer = http::status_with(address, site.headers()).await;
+            let answer = http::status_with(address, site.credentials.clone()).await;
             let is_it = answer.is_some_and(|answer| {
                 answer.cluster_id == status.cluster_id && answer.answered_by == node.id
             });

@@ -117,7 +117,7 @@ async fn on(
         scope: holdfast_api::Scope { job: JOB.parse()?, run: None },
         folder: plan.report.clone(),
         pause: plan.pause(),
-        token_file: None,
+        credentials: Default::default(),
         endpoints: Vec::new(),
         system: plan.system,
     };

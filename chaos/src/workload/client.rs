@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use holdfast_api::{NodeId, Scope};
+use holdfast_client::Credentials;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -207,24 +208,12 @@ pub struct Site {
     pub folder: std::path::PathBuf,
     /// Between two calls of one client.
     pub pause: Duration,
-    /// The token, if the cluster asks for one.
-    pub token_file: Option<std::path::PathBuf>,
+    /// The token, if the cluster asks for one, and how TLS is spoken, if it is.
+    pub credentials: Credentials,
     /// Where clients of the whole cluster find it; empty = at all its nodes.
     pub endpoints: Vec<String>,
     /// What it is a cluster of.
     pub system: System,
-}
-
-impl Site {
-    /// The headers that show the token.
-    pub(crate) fn headers(&self) -> Vec<(&'static str, String)> {
-        let token = self.token_file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
-        let first = token.as_deref().and_then(|text| text.lines().next());
-        first
-            .map(|token| ("authorization", format!("Bearer {}", token.trim())))
-            .into_iter()
-            .collect()
-    }
 }
 
 /// How clients of a kind reach what they work on.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use holdfast_api::{Blob, Effectiveness, KvOp, Problem, Status};
-use holdfast_client::{Client, Deadline, Error, Keys, Options};
+use holdfast_client::{Client, Credentials, Deadline, Error, Keys, Options};
 use serde_json::{Value, json};
 
 use super::Workload;
@@ -33,8 +33,8 @@ pub enum Door {
         address: String,
         /// The job.
         job: String,
-        /// Headers of every request: those that show the token.
-        headers: Vec<(&'static str, String)>,
+        /// The token, and how TLS is spoken, if it is.
+        credentials: Credentials,
     },
     /// To etcd, in the place of a cluster of ours.
     Etcd(Etcd),
@@ -64,12 +64,12 @@ impl Door {
     }
 
     async fn post(&self, address: &str, path: &str, mut body: Value) -> Answered<Value> {
-        let mut sent = Vec::new();
-        if let Door::Node { job, headers, .. } = self {
+        let mut shown = Credentials::default();
+        if let Door::Node { job, credentials, .. } = self {
             body["job"] = json!(job);
-            sent.clone_from(headers);
+            shown.clone_from(credentials);
         }
-        post(address, path, &body, sent, CALL_TIME_MAX).await
+        post(address, path, &body, shown, Vec::new()).await
     }
 
     /// Sets a key.
@@ -254,16 +254,15 @@ impl Way for Door {
             return Door::Node {
                 address: address.clone(),
                 job: site.scope.job.to_string(),
-                headers: site.headers(),
+                credentials: site.credentials.clone(),
             };
         }
         let endpoints = match site.endpoints.is_empty() {
             true => addresses,
             false => site.endpoints.clone(),
         };
-        let mut options = Options::new(endpoints);
-        options.token_file.clone_from(&site.token_file);
-        let client = Client::new(options);
+        let Credentials { token_file, tls } = site.credentials.clone();
+        let client = Client::new(Options { token_file, tls, ..Options::new(endpoints) });
         let keys = client.keys(site.scope.clone());
         Door::Library { client, keys }
     }
@@ -341,11 +340,11 @@ pub async fn post(
     address: &str,
     path: &str,
     body: &Value,
+    credentials: Credentials,
     headers: Vec<(&'static str, String)>,
-    time_max: Duration,
 ) -> Answered<Value> {
-    let request = Request { method: "POST", path, headers, body: body.to_string() };
-    match http::send(address, &request, time_max).await {
+    let request = Request { method: "POST", path, credentials, headers, body: body.to_string() };
+    match http::send(address, &request, CALL_TIME_MAX).await {
         Err(lost @ Lost::NotSent { .. }) => Err(Outcome::Refused { why: lost.to_string() }),
         Err(lost @ Lost::NoAnswer { .. }) => Err(Outcome::Unknown { why: lost.to_string() }),
         Ok(response) if response.status == 200 => {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::Worker;
-use super::door::{Answered, CALL_TIME_MAX, post};
+use super::door::{Answered, post};
 use crate::operation::{Action, Answer, Outcome};
 
 /// Most unanswered tries of one number.
@@ -22,8 +22,8 @@ impl Worker {
     pub(super) async fn resend(&mut self) -> anyhow::Result<()> {
         let address = self.any_node();
         let open = json!({"ttl_ms": SESSION_TTL_MS});
-        let headers = self.site.headers();
-        let opened = post(&address, "/v1/session/open", &open, headers, CALL_TIME_MAX).await;
+        let credentials = self.site.credentials.clone();
+        let opened = post(&address, "/v1/session/open", &open, credentials, Vec::new()).await;
         let Ok((body, _)) = opened else {
             tokio::time::sleep(self.site.pause).await;
             return Ok(());
@@ -58,13 +58,14 @@ impl Worker {
         let (one, other) = (self.any_node(), self.any_node());
         let first = self.begin(key, Action::Resend { sequence })?;
         let second = self.begin(key, Action::Resend { sequence })?;
-        let shown = self.site.headers();
+        let credentials = &self.site.credentials;
         let sending = |address: String| {
-            let mut headers = shown.clone();
-            headers.push((routes::SESSION_HEADER, session.to_string()));
-            headers.push((routes::SEQUENCE_HEADER, sequence.to_string()));
-            let body = &body;
-            async move { post(&address, "/v1/kv/add", body, headers, CALL_TIME_MAX).await }
+            let headers = vec![
+                (routes::SESSION_HEADER, session.to_string()),
+                (routes::SEQUENCE_HEADER, sequence.to_string()),
+            ];
+            let (body, credentials) = (&body, credentials.clone());
+            async move { post(&address, "/v1/kv/add", body, credentials, headers).await }
         };
         let (one, other) = tokio::join!(sending(one), sending(other));
         let mut answers = 0;

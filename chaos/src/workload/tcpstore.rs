@@ -345,7 +345,7 @@ mod tests {
                 scope: holdfast_api::Scope { job: "j".parse().unwrap(), run: None },
                 folder: folder.path().to_owned(),
                 pause: Duration::ZERO,
-                token_file: None,
+                credentials: Default::default(),
                 endpoints: Vec::new(),
                 system: Default::default(),
             };

@@ -81,7 +81,8 @@ impl Majority {
     }
 }
 
-/// `voters 2 (n2:1) and 3 (n3:1) have not answered for 35s`.
+/// `voters 2 (n2:1) and 3 (n3:1) have not answered for 35s`; where the times differ,
+/// `voters have not answered: 2 (n2:1) for 35s, 3 (n3:1) for 5s`.
 fn silent(missing: &[MissingVoter]) -> String {
     let name = |voter: &MissingVoter| format!("{} ({})", voter.node, voter.address);
     let all_for = missing.first().map(|first| span(first.silent_ms));
@@ -96,7 +97,7 @@ fn silent(missing: &[MissingVoter]) -> String {
             let each =
                 |voter: &MissingVoter| format!("{} for {}", name(voter), span(voter.silent_ms));
             let each: Vec<String> = all.iter().map(each).collect();
-            format!("these voters have not answered: {}", each.join(", "))
+            format!("voters have not answered: {}", each.join(", "))
         }
     }
 }
