@@ -169,17 +169,19 @@ fn verdict(
         if fault.by_name && fault.evidence.is_none() {
             let why = fault.error.as_deref().unwrap_or("nothing shows that it was there");
             let of = fault.group.as_deref().map(|it| format!(" of {it}")).unwrap_or_default();
-            doubts.push(format!("{}{of} was not really injected: {why}", fault.nemesis));
+            doubts.push(format!("{}{of} was not verified: {why}", fault.nemesis));
         }
     }
     for name in &description.nemeses {
         if !description.faults.iter().any(|fault| fault.planned_as() == name) {
-            doubts.push(format!("{name} was asked for by name, and its turn never came"));
+            doubts.push(format!(
+                "{name} was requested by name and was never injected: the run ended first"
+            ));
         }
     }
     let planned = !description.planned.is_empty() || !description.faults.is_empty();
     if planned && description.faults.iter().all(|fault| fault.evidence.is_none()) {
-        doubts.push("no fault was really there, though there were some to inject".to_owned());
+        doubts.push("no fault was verified, although some were planned".to_owned());
     }
     doubts.extend(untested(description, operations));
     doubts.extend(untested_jobs(description, judgements));

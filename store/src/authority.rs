@@ -4,7 +4,7 @@
 //! ```text
 //! DIR/authority/     both authorities with their private keys: nowhere but here
 //! DIR/node-1/        what node 1 is started with
-//! DIR/client/        what agents and command lines are given
+//! DIR/client/        what agents and the CLI are given
 //! ```
 //!
 //! Run again on the same folder it keeps the authorities and renews the

@@ -147,7 +147,7 @@ pub enum ConfigError {
     Tls(#[from] TlsSetupError),
     /// Any client that reaches the port could do everything.
     #[error(
-        "--listen {listen} can be reached from other machines, and there is no token: anyone who reaches it could read and change everything. Make one, the same for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > FILE)`, and add --token-file FILE (or HOLDFAST_TOKEN_FILE) and certificates (`holdfast-store tls init --help`); or add --insecure if the network keeps strangers out"
+        "--listen {listen} can be reached from other machines, and there is no token: anyone who reaches it could read and change everything. Make one, the same for all nodes, agents and the CLI: `(umask 077; openssl rand -hex 32 > FILE)`, and add --token-file FILE (or HOLDFAST_TOKEN_FILE) and certificates (`holdfast-store tls init --help`); or add --insecure if only trusted hosts reach it"
     )]
     Unguarded {
         /// The address that it was to listen on.
@@ -155,7 +155,7 @@ pub enum ConfigError {
     },
     /// Others on the network could read the token and the data.
     #[error(
-        "--listen {listen} can be reached from other machines, and there is no TLS: anyone on the network could read the token and the data. Make certificates (`holdfast-store tls init --help`) and add --tls-cert, --tls-key and the three of --peer-tls; or add --insecure if nobody else is on the network"
+        "--listen {listen} can be reached from other machines, and there is no TLS: anyone on the network could read the token and the data. Make certificates (`holdfast-store tls init --help`) and add --tls-cert, --tls-key and the three of --peer-tls; or add --insecure if only trusted hosts are on the network"
     )]
     PlainText {
         /// The address that it was to listen on.
@@ -197,8 +197,7 @@ impl ServeArgs {
         let access = match peers.filter(|path| !path.as_os_str().is_empty()) {
             Some(path) if access.is_guarded() => access.with_peers(&path)?,
             Some(path) => {
-                let why =
-                    "it is of no use without --token-file: add that for agents and command lines";
+                let why = "it is of no use without --token-file: add that for agents and the CLI";
                 return Err(wrong("--peer-token-file", &path.display().to_string(), why));
             }
             None => access,

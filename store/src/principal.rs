@@ -26,7 +26,7 @@ pub(crate) struct Principal {
 pub(crate) enum Proof {
     /// Nothing: nobody asked for any.
     Nothing,
-    /// The token that nodes, agents and command lines share.
+    /// The token that nodes, agents and the CLI share.
     SharedToken,
     Certificate,
     /// A node's certificate. What is not between nodes it passes on for a caller that it

@@ -152,7 +152,7 @@ async fn disks_that_fill_together_take_no_more_and_nobody_dies() {
     };
     println!("{written} values of 500 kB; then: {refused}");
     let status = cluster.cli(&["status"]).await;
-    assert!(status.stderr.contains("writes that add are refused"), "{status:?}");
+    assert!(status.stderr.contains("writes that add data are refused"), "{status:?}");
     let told = cluster.cli(&["kv", "put", "k", "v", "--timeout", "3s"]).await;
     assert!(told.stderr.contains("no_space"), "{told:?}");
 

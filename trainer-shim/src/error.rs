@@ -325,7 +325,7 @@ fn specs(failure: &RoundFailure) -> String {
 /// The processes that wait in an advance, in words.
 fn advancing(failure: &RoundFailure) -> String {
     match failure.missing_count {
-        0 => "somebody who has gone to an advance".to_owned(),
+        0 => "a process that waits in an advance".to_owned(),
         1 => format!("{}, which waits in an advance", missing(failure)),
         _ => format!("{}, which wait in an advance", missing(failure)),
     }

@@ -78,7 +78,7 @@ fn branches_of_no_block(story: &Story, closings: &Closings, findings: &mut Findi
             let scope = story.scope_of(branch.block).unwrap_or_default();
             if !entered || !scope.contains(&participant.id()) {
                 let text = format!(
-                    "{participant} took a branch behind the block of generation {}, which it had not entered",
+                    "{participant} took a branch after the block of generation {}, which it had not entered",
                     branch.block
                 );
                 findings.add(Rule::Block, text);
@@ -210,7 +210,7 @@ impl Block<'_> {
         let entry = self.entry;
         if let (Some(one), Some(other)) = (ways.get(&true), ways.get(&false)) {
             let text = format!(
-                "behind the block of generation {entry} {one:?} went on as after a success, and {other:?} as after a failure"
+                "after the block of generation {entry} {one:?} went on as after a success, and {other:?} as after a failure"
             );
             findings.add(Rule::Branch, text);
         }
@@ -218,7 +218,7 @@ impl Block<'_> {
             let success_untold = succeeded && verdicts.is_empty();
             if success_untold || verdicts.iter().any(|verdict| verdict.carried != succeeded) {
                 let text = format!(
-                    "behind the block of generation {entry} {participants:?} went on as if it had {}, which was not its verdict",
+                    "after the block of generation {entry} {participants:?} went on as if it had {}, which was not its verdict",
                     way(succeeded)
                 );
                 findings.add(Rule::Branch, text);

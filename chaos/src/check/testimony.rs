@@ -184,7 +184,7 @@ fn in_order(story: &Story, word: &Word<'_>, closings: &Closings, findings: &mut 
     for (revision, _, (earliest, within), text) in &moments {
         if *within < latest {
             let text = format!(
-                "{text} is said to be at revision {revision}, behind {of}; but it was over by {}, and that came not before {}",
+                "{text} is said to be at revision {revision}, after {of}; but it was over by {}, and that came not before {}",
                 at(*within),
                 at(latest)
             );

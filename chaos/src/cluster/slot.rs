@@ -146,10 +146,7 @@ impl Slot {
         let is_of_fault = self.ended_of_fault(end);
         self.may = None;
         (!process.was_told(end) && !is_of_fault).then(|| {
-            format!(
-                "{name} ended in a way that it was not told to, with {end}; it says why in {}",
-                log.display()
-            )
+            format!("{name} ended unexpectedly, with {end}; it says why in {}", log.display())
         })
     }
 }

@@ -15,7 +15,7 @@ use super::verdict;
 /// Default operations per second: the cluster may have other work.
 const RATE_DEFAULT: u32 = 100;
 
-/// Judge a cluster that is there, in a job of its own that is deleted afterwards
+/// Judge an existing cluster, in a job of its own that is deleted afterwards
 ///
 /// Harmless faults only: leadership is handed over, and clients of its own are
 /// killed. With --i-own-this-cluster and --hook a program of yours breaks its
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     judged(&plan, &attachment, command(arguments, &plan)).map(Verdict::exit_code)
 }
 
-/// Does it to a cluster that is there, and judges it.
+/// Does it to an existing cluster, and judges it.
 pub(super) fn judged(
     plan: &Plan,
     attachment: &Attachment,

@@ -41,7 +41,7 @@ pub(crate) struct Load {
     #[arg(long, value_name = "N", default_value_t = 4)]
     clients: usize,
     /// Make at most so many operations a second, all clients together [default: 300,
-    /// on a cluster that is there 100].
+    /// on an existing cluster 100].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
 }

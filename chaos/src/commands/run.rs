@@ -52,7 +52,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let (plan, is_missed) = planned(arguments)?;
     load::say_left_out(&plan);
     if is_missed {
-        eprintln!("unknown: what was asked for by name cannot be done here");
+        eprintln!(
+            "verdict unknown: a fault named with --nemesis cannot be injected on this machine (see \"left out\" above)"
+        );
         return Ok(Verdict::Unknown.exit_code());
     }
     load::prepare(&plan.report)?;

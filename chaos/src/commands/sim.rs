@@ -7,7 +7,7 @@ use holdfast_chaos::cluster::binaries::Binaries;
 /// Simulate whole clusters in one thread, from seeds
 ///
 /// Runs `holdfast-sim`, the program beside this one: all flags are its own, and so
-/// are the exit codes (0 all promises kept, 1 one broken, 3 nobody can say). What
+/// are the exit codes (0 all promises kept, 1 one broken, 3 unknown). What
 /// simulates links the store, which this program must not.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]

@@ -48,10 +48,10 @@ fn said(summary: &Summary) -> String {
     }
     let faults = &summary.description.faults;
     let seen = faults.iter().filter(|fault| fault.evidence.is_some()).count();
-    lines.push(format!("{} faults, {seen} of them really injected", faults.len()));
+    lines.push(format!("{} faults, {seen} of them verified", faults.len()));
     for fault in faults.iter().filter(|fault| fault.evidence.is_none()) {
         let why = fault.error.as_deref().unwrap_or("nothing shows that it was there");
-        lines.push(printable(&format!("not really injected: {}: {why}", fault.nemesis)));
+        lines.push(printable(&format!("not verified: {}: {why}", fault.nemesis)));
     }
     for reason in &summary.reasons {
         lines.push(printable(&format!("{}: {reason}", summary.verdict.as_str())));

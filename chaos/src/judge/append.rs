@@ -115,7 +115,7 @@ fn misplaced(appends: &HashMap<&str, &Operation>, list: &[String]) -> Found {
             && append.is_before(before)
         {
             let text = format!(
-                "\"{}\" had ended before \"{}\" was called, and stands behind it",
+                "\"{}\" had ended before \"{}\" was called, and stands after it",
                 append.action, before.action
             );
             return wrong(text, &[append, before]);

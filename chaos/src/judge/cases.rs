@@ -168,7 +168,7 @@ fn lists() -> Cases {
                     elements(2, 3, "a"),
                 ],
             ),
-            ("stands behind it", vec![append(0, 1, "a"), append(2, 3, "b"), elements(4, 5, "b a")]),
+            ("stands after it", vec![append(0, 1, "a"), append(2, 3, "b"), elements(4, 5, "b a")]),
             ("before it was appended", vec![elements(0, 1, "a"), append(2, 3, "a")]),
             ("misses", vec![lost(), elements(1, 2, "x"), elements(3, 4, "")]),
         ],
@@ -189,7 +189,7 @@ fn queue() -> Cases {
             ("never popped", vec![push(0, 1, "a"), pop(2, 3, "")]),
             ("nobody pushed", vec![push(0, 1, "a"), pop(2, 3, "b")]),
             (
-                "popped behind it",
+                "popped after it",
                 vec![push(0, 1, "a"), push(2, 3, "b"), pop(4, 5, "b"), pop(6, 7, "a")],
             ),
             (
@@ -233,7 +233,7 @@ fn watched() -> Cases {
         checker: Checker::Watch,
         wrong: vec![
             (
-                "behind revision 6",
+                "after revision 6",
                 vec![
                     watch(5),
                     wrote(1, 6, "b"),
@@ -243,7 +243,7 @@ fn watched() -> Cases {
                 ],
             ),
             (
-                "behind revision 5",
+                "after revision 5",
                 vec![watch(5), wrote(1, 5, "a"), seen(7, 5, "a"), seen(8, 5, "a")],
             ),
             ("left out", vec![watch(5), wrote(1, 5, "a"), wrote(3, 6, "b"), seen(7, 6, "b")]),
@@ -402,9 +402,9 @@ fn fences() -> Cases {
         checker: Checker::Fence,
         wrong: vec![
             ("given twice", vec![lock("a", 0, 1, 1), lock("b", 2, 3, 1)]),
-            ("behind token 2", vec![lock("a", 0, 1, 2), lock("b", 2, 3, 1)]),
+            ("after token 2", vec![lock("a", 0, 1, 2), lock("b", 2, 3, 1)]),
             (
-                "behind token 2",
+                "after token 2",
                 vec![
                     lock("a", 0, 1, 1),
                     lock("b", 2, 3, 2),
@@ -413,7 +413,7 @@ fn fences() -> Cases {
                 ],
             ),
             ("before it was given", vec![guard("a", 0, 1, 1, true), lock("a", 2, 3, 1)]),
-            ("somebody else's", vec![lock("a", 0, 1, 1), guard("b", 2, 3, 1, true)]),
+            ("from another client", vec![lock("a", 0, 1, 1), guard("b", 2, 3, 1, true)]),
         ],
         right: vec![
             vec![

@@ -33,7 +33,7 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
         if let Some((greatest, other)) = ended.before(holder.call)
             && number(*token) < greatest
         {
-            let text = format!("token {token} was given behind token {greatest}");
+            let text = format!("token {token} was given after token {greatest}");
             return wrong(text, &[holder, other]);
         }
     }
@@ -45,7 +45,8 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
                 return wrong(text, &[write, holder]);
             }
             Some(holder) if holder.client != write.client => {
-                let text = format!("the file took token {token} from somebody else's hand");
+                let text =
+                    format!("the file took token {token} from another client than it was given to");
                 return wrong(text, &[write, holder]);
             }
             _ => {}
@@ -56,7 +57,7 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
         if let Some((greatest, other)) = taken.before(write.call)
             && number(*token) < greatest
         {
-            let text = format!("the file took token {token} behind token {greatest}");
+            let text = format!("the file took token {token} after token {greatest}");
             return wrong(text, &[write, other]);
         }
     }

@@ -101,7 +101,7 @@ fn unseen(
     match pushes.iter().filter(is_unseen).count() {
         0 => Found::Right,
         count => Found::Undecided(format!(
-            "{count} elements were never popped, and the queue was not seen empty behind them"
+            "{count} elements were never popped, and the queue was not seen empty after them"
         )),
     }
 }
@@ -189,7 +189,7 @@ fn order(pushes: &HashMap<&str, &Operation>, pops: &HashMap<&str, &Operation>) -
             && push.is_before(other)
         {
             let text = format!(
-                "\"{}\" had ended before \"{}\" was called, and was popped behind it",
+                "\"{}\" had ended before \"{}\" was called, and was popped after it",
                 push.action, other.action
             );
             return wrong(text, &[pop, its_pop, push, other]);

@@ -111,7 +111,7 @@ fn one(watched: &Watched<'_>, writes: &HashMap<&str, &Operation>) -> Found {
         if let Some((last, other)) = before
             && *revision <= last
         {
-            let text = format!("revision {revision} was handed out behind revision {last}");
+            let text = format!("revision {revision} was handed out after revision {last}");
             return wrong(text, &[delivery, other]);
         }
         before = Some((*revision, delivery));

@@ -87,7 +87,7 @@ fn wrong_sums(before: &Sums, held: &Sums, after: &Sums) -> Vec<String> {
     };
     let text = |key: &Blob| {
         let (from, is, to) = (sum(before, key), sum(held, key), sum(after, key));
-        format!("{key} is {is}, and was {from} before and {to} behind it")
+        format!("{key} is {is}, and was {from} before and {to} after it")
     };
     keys.into_iter().filter(is_wrong).map(text).collect()
 }

@@ -361,17 +361,17 @@ impl Nemesis {
                 "all nodes lose power at once: what they had not synced is gone from their disks"
             }
             Nemesis::BitFlipLog => {
-                "a bit of a running follower's newest log is inverted, and has to be mended"
+                "a bit of a running follower's newest log is inverted, and must be repaired"
             }
             Nemesis::BitFlipSnapshot => {
-                "a bit of a running follower's newest snapshot is inverted, and has to be mended"
+                "a bit of a running follower's newest snapshot is inverted, and must be repaired"
             }
             Nemesis::SnapshotCut => "SIGKILL of a node while it writes a snapshot",
             Nemesis::ClockAhead => {
                 "a node restarted with a monotonic clock that is a day ahead, and made the leader"
             }
             Nemesis::ClockJump => {
-                "the wall clock of the leader jumps up to an hour to and fro, 4 times a second"
+                "the wall clock of the leader jumps up to an hour back and forth, 4 times a second"
             }
             Nemesis::ClockDrift => "the clock of the leader runs a fifth too slow for 6 s",
             Nemesis::NoMemory => "a node gets no more memory, and is sent 8 MiB values",

@@ -80,7 +80,7 @@ pub fn draw(summary: &Summary) -> String {
     let seconds = (to - from) as f64 / 1e9;
     let _ = writeln!(
         svg,
-        "<p class=\"legend\">{seconds:.0} s from left to right. Above: latency of what was done, median (line) and worst (dots) of each slice. Below: operations done, <span class=\"refused\">refused</span>, <span class=\"unknown\">unknown</span>. Bands: the faults, by their numbers in the table; hollow: not really injected.</p>"
+        "<p class=\"legend\">{seconds:.0} s from left to right. Above: latency of what was done, median (line) and worst (dots) of each slice. Below: operations done, <span class=\"refused\">refused</span>, <span class=\"unknown\">unknown</span>. Bands: the faults, by their numbers in the table; hollow: not verified.</p>"
     );
     svg
 }

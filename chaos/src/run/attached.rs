@@ -195,7 +195,7 @@ impl Attached<'_> {
             }
         }
         if let Some((fault, node)) = broken {
-            let text = format!("{fault} of node {node} was not healed: see to it");
+            let text = format!("{fault} of node {node} was not healed: heal it by hand");
             live.say(&text);
             description.stop(&text);
         }

@@ -25,7 +25,7 @@ pub fn untested(
         | Workload::Counter
         | Workload::Tcpstore
         | Workload::TcpstoreCounter => {
-            (seen.into_iter().any(|it| is_read(it)), "no read was answered behind a change")
+            (seen.into_iter().any(|it| is_read(it)), "no read was answered after a change")
         }
         Workload::Append | Workload::Set => {
             let is_list = |it: &&&Operation| matches!(it.answer(), Some(Answer::Elements(_)));
@@ -35,7 +35,7 @@ pub fn untested(
             let is_empty = |it: &&Operation| {
                 it.action == Action::Pop && it.answer() == Some(&Answer::Value(None))
             };
-            (seen.into_iter().any(is_empty), "no queue was seen empty behind a push")
+            (seen.into_iter().any(is_empty), "no queue was seen empty after a push")
         }
         Workload::Session => (is_repeated(operations), "no number was answered twice"),
         Workload::Watch => {

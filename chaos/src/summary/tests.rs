@@ -69,7 +69,7 @@ fn a_fault_by_name_that_was_not_there_is_no_pass() {
     assert_eq!(fault(false).verdict, Verdict::Pass);
     let summary = fault(true);
     assert_eq!(summary.verdict, Verdict::Unknown);
-    assert!(summary.reasons[0].contains("not really injected"), "{:?}", summary.reasons);
+    assert!(summary.reasons[0].contains("was not verified"), "{:?}", summary.reasons);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_fault_by_name_whose_turn_never_came_is_no_pass() {
     recording.description.as_mut().unwrap().nemeses.push("ring".to_owned());
     let summary = summarize(recording);
     assert_eq!(summary.verdict, Verdict::Unknown);
-    assert!(summary.reasons[0].contains("its turn never came"), "{:?}", summary.reasons);
+    assert!(summary.reasons[0].contains("was never injected"), "{:?}", summary.reasons);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn of_faults_at_the_same_time_the_last_one_counts_and_each_must_have_been_there(
     recording.description.as_mut().unwrap().faults[0].evidence = None;
     let summary = summarize(recording);
     assert_eq!(summary.verdict, Verdict::Unknown);
-    let why = "ring of ring+kill-leader was not really injected";
+    let why = "ring of ring+kill-leader was not verified";
     assert!(summary.reasons[0].contains(why), "{:?}", summary.reasons);
 }
 
@@ -239,7 +239,7 @@ fn a_run_whose_faults_were_never_there_is_no_pass() {
     none.description.as_mut().unwrap().planned.push("ring".to_owned());
     let summary = summarize(none.clone());
     assert_eq!(summary.verdict, Verdict::Unknown);
-    assert!(summary.reasons[0].contains("no fault was really there"), "{:?}", summary.reasons);
+    assert!(summary.reasons[0].contains("no fault was verified"), "{:?}", summary.reasons);
     let fault = FaultRecord { evidence: Some("seen".to_owned()), ..FaultRecord::default() };
     none.description.as_mut().unwrap().faults.push(fault);
     assert_eq!(summarize(none).verdict, Verdict::Pass);

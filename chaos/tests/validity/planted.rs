@@ -378,7 +378,7 @@ fn revisions_against_the_clock() {
     };
     right(&script(1, 12));
     // Registered before the other one had left, by its revision.
-    wrong(Rule::Testimony, "revision 11, behind the start of", &script(1, 2));
+    wrong(Rule::Testimony, "revision 11, after the start of", &script(1, 2));
 }
 
 #[test]

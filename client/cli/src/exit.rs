@@ -262,7 +262,7 @@ pub(crate) fn other_nodes(source: &Source) -> &'static str {
 /// Which token was of no use, if there was one, and how to name a better one.
 fn unauthorized_message(settings: &Settings) -> String {
     match &settings.token_file.value {
-        None => "the cluster lets nobody in without its token; name the file that holds it with --token-file FILE or HOLDFAST_TOKEN_FILE".to_owned(),
+        None => "the cluster requires a token; name the file that holds it with --token-file FILE or HOLDFAST_TOKEN_FILE".to_owned(),
         Some(path) => format!(
             "the cluster does not accept the token in {} (from: {}); copy the file that its nodes were started with, and name it with --token-file FILE or HOLDFAST_TOKEN_FILE",
             path.display(),

@@ -76,22 +76,22 @@ pub(crate) fn compare(text: &str) -> Result<Compare, String> {
     })?;
     let (key, rest) = word(rest, &[')']).map_err(wrong)?;
     let rest = rest.trim_start().strip_prefix(')');
-    let rest = rest.ok_or_else(|| wrong("there is no ) behind the key".to_owned()))?.trim();
+    let rest = rest.ok_or_else(|| wrong("there is no ) after the key".to_owned()))?.trim();
     let what = what.trim();
     if let "exists" | "absent" = what {
         return match rest {
             "" => Ok(Compare::Exists { key, exists: what == "exists" }),
-            _ => Err(wrong(format!("`{}` stands behind {what}(…)", repeated(rest)))),
+            _ => Err(wrong(format!("`{}` stands after {what}(…)", repeated(rest)))),
         };
     }
     if !["value", "revision"].contains(&what) {
         return Err(wrong(format!("`{}` cannot be compared", repeated(what))));
     }
     let operand = rest.strip_prefix('=').filter(|rest| !rest.starts_with('='));
-    let operand = operand.ok_or_else(|| wrong(format!("there is no = behind {what}(…)")))?;
+    let operand = operand.ok_or_else(|| wrong(format!("there is no = after {what}(…)")))?;
     let (operand, rest) = word(operand, &[]).map_err(wrong)?;
     if !rest.trim().is_empty() {
-        return Err(wrong(format!("`{}` stands behind the comparison", repeated(rest.trim()))));
+        return Err(wrong(format!("`{}` stands after the comparison", repeated(rest.trim()))));
     }
     if what == "value" {
         return Ok(Compare::Value { key, value: operand });
@@ -124,7 +124,7 @@ pub(crate) fn step(text: &str) -> Result<TransactionOp, String> {
             Ok(TransactionOp::Add { key, delta: number(&delta)? })
         }
         ("get" | "delete" | "put" | "append" | "add", ..) => Err(wrong(format!(
-            "`{name}` has {count} words behind it; one with spaces goes between double quotes"
+            "`{name}` has {count} words after it; one with spaces goes between double quotes"
         ))),
         _ => Err(wrong(format!("`{}` is not a step", repeated(name)))),
     }
@@ -164,7 +164,7 @@ fn quoted_word(text: &str) -> Result<(Blob, &str), String> {
                 let ends = rest.chars().next().is_none_or(|c| c.is_whitespace() || c == ')');
                 return match ends {
                     true => Ok((Blob::from_escaped(&word), rest)),
-                    false => Err(format!("something stands right behind \"{}\"", repeated(&word))),
+                    false => Err(format!("something stands right after \"{}\"", repeated(&word))),
                 };
             }
             '\\' => match characters.next() {
@@ -239,14 +239,14 @@ mod tests {
             ("value(k) =", "a key or a value is missing"),
             ("value() = v", "a key or a value is missing"),
             ("value(k = v", "there is no )"),
-            ("value(k) = v w", "`w` stands behind"),
+            ("value(k) = v w", "`w` stands after"),
             ("value(k) = -", "standard input"),
             (r#"value(k) = "v"#, "not closed"),
-            (r#"value(k) = "v"w"#, "right behind"),
+            (r#"value(k) = "v"w"#, "right after"),
             (r#"value(k) = v"w"#, "quote in its middle"),
             ("mod(k) = 1", "`mod` cannot be compared"),
             ("vlaue(k) = v", "`vlaue` cannot be compared"),
-            ("exists(k) = 1", "stands behind exists"),
+            ("exists(k) = 1", "stands after exists"),
         ] {
             let said = compare(text).expect_err(text);
             assert!(said.contains(wanted) && said.contains(COMPARES), "{text}: {said}");

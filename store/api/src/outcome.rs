@@ -399,7 +399,7 @@ pub enum Refusal {
 fn over(revoked: Option<&Revocation>) -> String {
     match revoked {
         Some(Revocation { at, cause, .. }) => format!("it was revoked at revision {at} ({cause})"),
-        None => "its members let go of it".to_owned(),
+        None => "its members released it".to_owned(),
     }
 }
 

@@ -59,7 +59,7 @@ impl Status {
         let then = match fit > voters.count() / 2 {
             true => "it does not lead; free some before others run short, too",
             false => {
-                "too few nodes have room: writes that add are refused (no_space) until some is free; what deletes is taken"
+                "too few nodes have room: writes that add data are refused (no_space) until some is free; deletes are accepted"
             }
         };
         Some(format!("{}: {then}", short.join("; ")))

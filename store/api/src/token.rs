@@ -1,4 +1,4 @@
-//! The token that nodes, agents and command lines share, and the file that
+//! The token that nodes, agents and the CLI share, and the file that
 //! holds it: one token a line. The first is the one to send; a node accepts all
 //! of them, which is how one token is replaced by the next.
 

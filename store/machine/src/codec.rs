@@ -70,6 +70,6 @@ pub(crate) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError
     // marker of another value, and a boolean is only a marker.
     match bool::deserialize(&mut input) {
         Err(rmp_serde::decode::Error::InvalidMarkerRead(_)) => Ok(value),
-        _ => Err(DecodeError::Invalid("more bytes lie behind the end".to_owned())),
+        _ => Err(DecodeError::Invalid("more bytes lie after the end".to_owned())),
     }
 }

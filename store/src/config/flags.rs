@@ -50,7 +50,7 @@ pub struct ServeArgs {
     /// Then run `holdfast node add ID ADDRESS` and `holdfast node promote ID`
     #[arg(long, env = "HOLDFAST_JOIN", value_name = "LIST", conflicts_with = "initial_cluster")]
     pub join: Option<String>,
-    /// Ask everybody for the token in this file, which nodes, agents and command lines share; one
+    /// Ask everybody for the token in this file, which nodes, agents and the CLI share; one
     /// a line while it is being replaced: the first is sent, all are accepted [default: none]
     #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
@@ -110,15 +110,16 @@ pub struct ServeArgs {
     /// Keep an ended run this long, in log time, while this node leads [default: 24h]
     #[arg(long, env = "HOLDFAST_ENDED_RUNS_KEPT", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub ended_runs_kept: Option<Duration>,
-    /// Refuse writes that add when too many nodes have less disk free than this beyond one more
-    /// snapshot, such as 2GiB [default: 1GiB, at most a tenth of the disk]
+    /// Refuse writes that add data when too many nodes have less disk free than this beyond one
+    /// more snapshot, such as 2GiB [default: 1GiB, at most a tenth of the disk]
     #[arg(long, env = "HOLDFAST_DISK_RESERVE", value_name = "BYTES")]
     pub(crate) disk_reserve: Option<ByteSize>,
-    /// Refuse writes that add when too many nodes have less memory free than this
+    /// Refuse writes that add data when too many nodes have less memory free than this
     /// [default: 512MiB, at most a twentieth of it]
     #[arg(long, env = "HOLDFAST_MEMORY_RESERVE", value_name = "BYTES")]
     pub(crate) memory_reserve: Option<ByteSize>,
-    /// Read the whole disk again this often, and mend damage from memory; 0s: never [default: 1h]
+    /// Read the whole disk again this often, and repair damage from memory; 0s: never
+    /// [default: 1h]
     #[arg(long, env = "HOLDFAST_SCRUB_EVERY", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub scrub_every: Option<Duration>,
     /// Let requests finish for this long when the node stops [default: 5s]

@@ -184,7 +184,7 @@ pub(crate) async fn serve(
                 ended = watcher.watch(connection.into_owned()) => if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended");
                 },
-                () = &mut strange => tracing::debug!("a stranger's connection was closed"),
+                () = &mut strange => tracing::debug!("an unauthenticated connection was closed"),
                 () = untaken.for_too_long() => if troubles.met("untaken", &"") {
                     tracing::warn!(
                         "a client did not read what it had asked for; its connection is closed"

@@ -154,13 +154,13 @@ impl App {
 
 const NOT_PEER: &str = "this is between nodes: it takes a connection with a certificate of their authority (--peer-tls-ca)";
 
-const NO_CERTIFICATE: &str = "this node lets nobody in without a certificate: give one of the clients' authority, --tls-cert FILE and --tls-key FILE, or HOLDFAST_TLS_CERT and HOLDFAST_TLS_KEY (curl: --cert FILE --key FILE)";
+const NO_CERTIFICATE: &str = "this node requires a certificate: give one of the clients' authority, --tls-cert FILE and --tls-key FILE, or HOLDFAST_TLS_CERT and HOLDFAST_TLS_KEY (curl: --cert FILE --key FILE)";
 
 fn denied(tried: bool) -> Problem {
     let message = if tried {
         "this node does not accept the token: compare the file given as --token-file or HOLDFAST_TOKEN_FILE with the node's"
     } else {
-        "this node lets nobody in without the cluster's token: name its file with --token-file FILE or HOLDFAST_TOKEN_FILE (curl: --header \"Authorization: Bearer $(head -n 1 FILE)\")"
+        "this node requires the cluster's token: name its file with --token-file FILE or HOLDFAST_TOKEN_FILE (curl: --header \"Authorization: Bearer $(head -n 1 FILE)\")"
     };
     Problem::refused(Code::Unauthorized, message)
 }

@@ -157,7 +157,7 @@ pub(crate) async fn round(
 pub(crate) struct FeedRequest {
     /// Id of the lease.
     pub lease: LeaseId,
-    /// Only what was decided behind this revision: `upto` of the answer before.
+    /// Only what was decided after this revision: `upto` of the answer before.
     #[serde(default)]
     pub since: Revision,
     /// Generations whose members the reader has: `same_as` of earlier answers.
@@ -254,7 +254,7 @@ pub(crate) struct ProcessesParams {
     #[serde(default)]
     #[param(value_type = Name, required = false, example = "r1")]
     pub run: Option<Name>,
-    /// Only processes behind this one: the `next` of the page before.
+    /// Only processes after this one: the `next` of the page before.
     #[serde(default)]
     #[param(example = 0)]
     pub after: Option<ProcessId>,
@@ -536,7 +536,7 @@ pub(crate) struct EventsParams {
     #[serde(default = "default_name")]
     #[param(value_type = Name, required = false, example = "web")]
     pub job: Name,
-    /// Only events behind this revision: the `upto` of the page before.
+    /// Only events after this revision: the `upto` of the page before.
     #[serde(default)]
     #[param(example = 0)]
     pub after: Revision,

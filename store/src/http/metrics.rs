@@ -115,7 +115,7 @@ impl Metrics {
         let proposals_failed = Counter::default();
         registry.register(
             "server_proposals_failed",
-            "Commands of this node's clients that were not committed, or nobody knows",
+            "Commands of this node's clients that were not committed, or whose outcome is unknown",
             proposals_failed.clone(),
         );
         let duplicates_answered = Counter::default();

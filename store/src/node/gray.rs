@@ -120,7 +120,7 @@ impl Watch {
         let (applied, since) = self.applied?;
         let stuck = now.duration_since(since);
         (stuck >= APPLY_TIME_MAX).then(|| {
-            format!("the entry behind {applied} is committed and was not applied for {stuck:?}")
+            format!("the entry after {applied} is committed and was not applied for {stuck:?}")
         })
     }
 }
@@ -149,7 +149,7 @@ impl Node {
             match self.transfer_leader(None).await {
                 Ok(()) => tracing::warn!("handed leadership over: {why}"),
                 Err(problem) if troubles.met("handing over", &problem) => {
-                    tracing::warn!(%problem, "nobody takes over, and {why}");
+                    tracing::warn!(%problem, "no other voter took over, and {why}");
                 }
                 Err(_) => {}
             }
@@ -228,6 +228,6 @@ mod tests {
         watch.applied(begun + 26 * S, 8, 9);
         assert_eq!(watch.is_gray(begun + 26 * S), None, "slow is not stuck");
         watch.applied(begun + 31 * S, 8, 20);
-        assert!(watch.is_gray(begun + 31 * S).is_some_and(|why| why.contains("behind 8")));
+        assert!(watch.is_gray(begun + 31 * S).is_some_and(|why| why.contains("after 8")));
     }
 }

@@ -395,7 +395,9 @@ impl Node {
                     Some(leader) if !leads && known != Some((view.term, leader)) => {
                         tracing::info!(term = view.term, leader, "this node follows");
                     }
-                    None if led => tracing::info!(term = view.term, "this node leads no more"),
+                    None if led => {
+                        tracing::info!(term = view.term, "this node is no longer the leader");
+                    }
                     _ => {}
                 }
                 (led, term) = (leads, view.term);

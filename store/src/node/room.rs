@@ -2,7 +2,7 @@
 //!
 //! Each node measures its own, and a leader asks the others. While a majority of
 //! the voters has room the cluster works normally, under a leader that has room.
-//! When too few have room, writes that add are refused before a node fails;
+//! When too few have room, writes that add data are refused before a node fails;
 //! renewals, arrivals and deletions are accepted.
 
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub(crate) struct NodeRoom {
     reserves: Reserves,
     present: Mutex<Present>,
     budget: Mutex<DiskBudget>,
-    /// Why writes that add are refused; none if they are not.
+    /// Why writes that add data are refused; none if they are not.
     shortage: ArcSwapOption<String>,
 }
 
@@ -177,7 +177,7 @@ fn room(before: Option<Room>, free_bytes: u64, reserve_bytes: u64) -> Room {
     Room { free_bytes, reserve_bytes, low: free_bytes < enough }
 }
 
-/// Why this cluster refuses writes that add; none if it accepts them.
+/// Why this cluster refuses writes that add data; none if it accepts them.
 fn shortage(status: &Status) -> Option<String> {
     let voters = || status.nodes.iter().filter(|node| node.voter);
     let fit = voters().filter(|node| node.has_room()).count();
@@ -225,7 +225,7 @@ impl Node {
         match (&why, room.shortage.load().is_some()) {
             (Some(why), false) => tracing::warn!("{why}"),
             (None, true) => {
-                tracing::info!("enough nodes have room again; writes that add are taken");
+                tracing::info!("enough nodes have room again; writes that add data are accepted");
             }
             _ => {}
         }
@@ -241,7 +241,7 @@ impl Node {
         match self.transfer_leader(Some(best.id)).await {
             Ok(()) => tracing::warn!("too little room here; node {} leads in its place", best.id),
             Err(problem) if troubles.met("handing over", &problem) => {
-                tracing::warn!(%problem, "too little room here, and nobody takes over");
+                tracing::warn!(%problem, "too little room here, and no other voter took over");
             }
             Err(_) => {}
         }

@@ -119,7 +119,7 @@ impl Node {
                     "the disk has not finished a write for {lasted:?}; handed leadership over"
                 ),
                 Err(problem) => tracing::warn!(
-                    %problem, "the disk has not finished a write for {lasted:?}, and nobody takes over"
+                    %problem, "the disk has not finished a write for {lasted:?}, and no other voter took over"
                 ),
             }
         }

@@ -53,7 +53,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
     );
     if others > 0 {
         eprintln!(
-            "The other {others} of {} voters may have acknowledged entries behind that: those, and they alone, would be missing. Entries in it that were never acknowledged are kept.",
+            "The other {others} of {} voters may have acknowledged entries after that: those, and they alone, would be missing. Entries in it that were never acknowledged are kept.",
             voters.len()
         );
     }

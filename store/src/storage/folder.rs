@@ -446,7 +446,7 @@ fn check_together(
         && snapshot.is_none_or(|last| last.index < purged.index)
     {
         let what = format!(
-            "the log begins behind entry {}, but no snapshot reaches that far",
+            "the log begins after entry {}, but no snapshot reaches that far",
             purged.index
         );
         return Err(StorageError::damaged(dir.join(SNAPSHOTS), what));

@@ -442,7 +442,7 @@ fn hanging(dir: &Path, watermark: &Watermark) -> Result<Vec<Hanging>, StorageErr
             continue;
         }
         if !is_wal || sequence < watermark.value() {
-            let what = format!("behind byte {} is a record of no known kind", found.whole);
+            let what = format!("after byte {} is a record of no known kind", found.whole);
             return Err(StorageError::damaged(path, what));
         }
         hanging.push(Hanging { path, whole: found.whole });

@@ -72,7 +72,7 @@ class WrongType(Refused, TypeError):
 
 
 class ForkedError(HoldfastError, RuntimeError):
-    """A job that was joined before a fork was used behind it."""
+    """A job that was joined before a fork was used after it."""
 
 
 NAMED_MAX = 8

@@ -412,7 +412,7 @@ class Job:
         return self._native.iteration(arguments.seconds_or_never("timeout", timeout))
 
     def events(self, after: int = 0, timeout: Optional[float] = None) -> list[Event]:
-        """What happened in the job behind a revision, oldest first. To go on, pass the revision of
+        """What happened in the job after a revision, oldest first. To go on, pass the revision of
         the last one."""
         after, timeout = arguments.whole("after", after, U64_MAX), arguments.seconds_or_never("timeout", timeout)
         found: list[Event] = []

@@ -23,7 +23,7 @@ They stand before the command or after it. `holdfast config` shows the result an
 value came from. HOLDFAST_LOG=debug logs the client's connections to standard error.
 
 Keys and values are bytes. What is not text is written \\xNN, a backslash may be doubled, and a
-value of - is read from standard input as it is. A key or value that begins with - goes behind --,
+value of - is read from standard input as it is. A key or value that begins with - goes after --,
 unless it is a number.
 
 Exit codes:

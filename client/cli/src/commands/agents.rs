@@ -90,7 +90,7 @@ async fn from_any_node(context: &Context, path: &str) -> Result<Agents, Failure>
             }
             Ok(answer) if answer.status.as_u16() == 404 => {
                 let message = format!(
-                    "{address} runs a version that cannot tell of agents; `holdfast node list` shows the versions, \
+                    "{address} runs a version that cannot list agents; `holdfast node list` shows the versions, \
                      upgrade the node or name another with --store"
                 );
                 return Err(Failure::refused(Problem::refused(Code::InvalidRequest, message)));

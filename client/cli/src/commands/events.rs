@@ -128,7 +128,7 @@ impl Found {
                 "no event of run {run}: what is kept of job {job} ({kept}) is of its other runs"
             ),
             _ if *behind > *compacted => {
-                format!("no event of job {job} behind revision {behind}")
+                format!("no event of job {job} after revision {behind}")
             }
             _ => format!(
                 "no event of job {job}: they are kept {kept}, and are made by processes with the library (holdfast.Job) as they join, end and meet in rounds, not by keys; `holdfast --job {job} agent list` shows unmodified programs"
@@ -326,7 +326,7 @@ mod tests {
             "no event of run r2: what is kept of job a (from revision 41 on) is of its other runs"
         );
         let late = words(Found { behind: 90, ..Found::default() }, None);
-        assert_eq!(late, "no event of job a behind revision 90");
+        assert_eq!(late, "no event of job a after revision 90");
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl Context {
 fn talk_of_time(context: &Context, now: LogNow) {
     if !now.is_exact() {
         context.talk(
-            "durations are told up to the newest event known here: a node of an earlier version answered, which does not tell the present log time",
+            "durations end at the newest known event: an older node answered, which does not report the current log time",
         );
     }
 }

@@ -245,7 +245,7 @@ impl Document for Waits {
         match self.waits.len() {
             0 if self.majority_lost.is_some() => writeln!(
                 out,
-                "who waits is not known beyond what agents tell the nodes that answer: agents connected to those: {}, and none tells of a wait",
+                "who waits is not known beyond what agents tell the nodes that answer: agents connected to those: {}, and none reports a wait",
                 self.agents
             ),
             0 => writeln!(out, "nobody waits; agents connected: {}", self.agents),

@@ -232,7 +232,7 @@ impl Document for RunChanged {
         if let Some(deleted) = &self.deleted {
             writeln!(
                 out,
-                "{revision} run {deleted} of job {job}, and any behind it until run {run}, are deleted: their changes are missing here"
+                "{revision} run {deleted} of job {job}, and any after it until run {run}, are deleted: their changes are missing here"
             )?;
         }
         writeln!(out, "{revision} run {run} of job {job} was opened")

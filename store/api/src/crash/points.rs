@@ -55,7 +55,7 @@ steps! {
     // The log in RocksDB.
     LogCreate = "log-create", "an empty log is made";
     WatermarkCreate = "watermark-create", "the watermark is made, and synced";
-    WatermarkRaise = "watermark-raise", "the watermark is raised behind a synced write";
+    WatermarkRaise = "watermark-raise", "the watermark is raised after a synced write";
     WatermarkSync = "watermark-sync", "the watermark of a log that was written anew is synced";
     RewriteName = "rewrite-name", "a log that was written anew counts from here on";
     RewriteRemove = "rewrite-remove", "the damaged log is deleted";

@@ -195,7 +195,7 @@ impl<'i> Reader<'i> {
     /// Checks that the content ends here, with the empty frame.
     pub fn finish(mut self) -> Result<(), DecodeError> {
         if self.used < self.frame.len() || self.receive()? {
-            return Err(DecodeError::Invalid("the image goes on behind its end".to_owned()));
+            return Err(DecodeError::Invalid("the image goes on after its end".to_owned()));
         }
         Ok(())
     }

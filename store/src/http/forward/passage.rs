@@ -81,7 +81,7 @@ pub(super) async fn place(
     let places = places.of(class);
     tokio::time::timeout(PLACE_TIME_MAX, places.take(tenant, 1)).await.map_err(|_| {
         let message = format!(
-            "this node has reached its limit of calls that it passes on; send it to the leader, node {}, or retry",
+            "this node has reached its limit of calls that it forwards; send it to the leader, node {}, or retry",
             leader.node
         );
         Problem { leader: Some(leader.clone()), ..Problem::overloaded(message) }
@@ -100,10 +100,9 @@ pub(super) async fn pass(
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut headers = chosen(&parts.headers, &PASSED_ON);
     // The right stays the caller's: this node's own would widen it.
-    let caller = parts
-        .extensions
-        .get::<Principal>()
-        .ok_or_else(|| Problem::refused(Code::Unauthorized, "nobody let this request in"))?;
+    let caller = parts.extensions.get::<Principal>().ok_or_else(|| {
+        Problem::refused(Code::Unauthorized, "this request was not authenticated")
+    })?;
     headers.extend(access.headers_for(caller));
     headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
     let limit = class.time_max() + FORWARD_TIME_EXTRA;

@@ -50,7 +50,7 @@ pub(crate) struct ListRequest {
     /// Only keys that start with this.
     #[serde(default = "empty")]
     pub(crate) prefix: Blob,
-    /// Only keys behind this one: the `next` of the page before.
+    /// Only keys after this one: the `next` of the page before.
     #[serde(default)]
     pub after: Option<Blob>,
     /// Most entries wanted; 0 = as many as the limits allow.
@@ -276,7 +276,7 @@ pub(crate) async fn list(
         ("job" = Option<Name>, Query, description = "The job; `default` when left out", example = "web"),
         ("run" = Option<Name>, Query, description = "The run; the open one when left out", example = "r1"),
         ("prefix" = Option<String>, Query, description = "Only keys that start with this", example = "gre"),
-        ("after" = Option<String>, Query, description = "Only keys behind this one: the `next` of the page before", example = "greeting"),
+        ("after" = Option<String>, Query, description = "Only keys after this one: the `next` of the page before", example = "greeting"),
         ("limit" = Option<u64>, Query, description = "Most entries wanted; 0 = as many as the limits allow", example = 100),
         ("keys_only" = Option<bool>, Query, description = "Leave the values out", example = true),
         ("stale" = Option<bool>, Query, description = "Answer from this node's own state, however old", example = false),

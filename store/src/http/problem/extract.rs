@@ -172,7 +172,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Principal {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
         // Set by `http::admission` for every request that it lets in.
-        let unknown = || Problem::refused(Code::Unauthorized, "nobody let this request in").into();
+        let unknown =
+            || Problem::refused(Code::Unauthorized, "this request was not authenticated").into();
         parts.extensions.get::<Principal>().cloned().ok_or_else(unknown)
     }
 }

@@ -15,7 +15,7 @@ use crate::commands::holders::{self, line, word};
 use crate::commands::waits_for::numbers;
 use crate::commands::{Context, processes, unexpected_outcome};
 use crate::exit::Failure;
-use crate::output::{Document, printable, shortened};
+use crate::output::{Document, counted, printable, shortened};
 
 /// Vouches that nothing of a group runs in a process any more.
 pub(super) async fn excuse(
@@ -253,9 +253,10 @@ impl Document for Revoked {
                 "generation {generation} of group {group} was revoked before ({cause}): held by {holding}"
             );
         }
+        let holders = counted(u64::from(*holding), "holder");
         writeln!(
             out,
-            "revoked generation {generation} of group {group}: told to stop: {holding}, which form the next one"
+            "revoked generation {generation} of group {group}: notified {holders}; they stop and form the next generation"
         )
     }
 }

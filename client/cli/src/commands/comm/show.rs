@@ -108,7 +108,7 @@ fn next(held: &HeldInfo, round: Option<&RoundInfo>, now: LogNow) -> Vec<String> 
         }
         (None, 0) => "the next generation can gather: nobody holds this one".to_owned(),
         (None, _) if held.revoked.is_none() => {
-            "it goes on until a member ends, lets go of it, or somebody else comes".to_owned()
+            "it goes on until a member ends or releases it, or a new process arrives".to_owned()
         }
         (None, _) => "nobody waits for the next generation".to_owned(),
     });

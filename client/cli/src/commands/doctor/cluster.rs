@@ -142,7 +142,7 @@ fn node(address: &str, answered: &Result<Answered, String>) -> Vec<Check> {
         Ok(answered) => answered,
         Err(why) => {
             return vec![Check::ok("reach", address, why.clone()).fails(
-                "start that node, or open the way to it (name, route, firewall); `curl http://ADDRESS/livez` tries it",
+                "start that node, or make it reachable (name, route, firewall); `curl http://ADDRESS/livez` tries it",
             )];
         }
     };
@@ -165,12 +165,14 @@ fn node(address: &str, answered: &Result<Answered, String>) -> Vec<Check> {
 /// Whether the node found damage on its disk since its start.
 fn disk(subject: &str, metrics: &str) -> Check {
     match value(metrics, REPAIRS) {
-        None => Check::ok("disk", subject, "this version of the node does not tell"),
+        None => Check::ok("disk", subject, "the node's version does not report this"),
         Some(0.0) => Check::ok("disk", subject, "no damage was found on it since its start"),
-        Some(repairs) => Check::ok("disk", subject, format!("damaged and mended {repairs} times"))
-            .warns(
+        Some(repairs) => {
+            let found = format!("damage found and repaired {repairs} times");
+            Check::ok("disk", subject, found).warns(
                 "nothing is lost, and it will happen again: look at the disk, and replace the node (`holdfast node replace`)",
-            ),
+            )
+        }
     }
 }
 
@@ -179,7 +181,7 @@ fn clock(subject: &str, looks: &[Look; 2]) -> Check {
     let [first, second] = looks;
     let values = looks.each_ref().map(|look| value(&look.text, CLOCK));
     let [Some(before), Some(after)] = values else {
-        return Check::ok("clock", subject, "this version of the node does not tell");
+        return Check::ok("clock", subject, "the node's version does not report this");
     };
     let passed = second.at.duration_since(first.at).as_secs_f64();
     let rate = (after - before) / passed;

@@ -120,7 +120,7 @@ impl Outside {
             (_, Some(activity)) => activity::words(activity),
             (Some(_), None) => "what its threads do is not known".to_owned(),
             (None, None) if !self.told => {
-                "not known: the version of its agent is older and does not tell".to_owned()
+                "not known: the version of its agent is older and does not report it".to_owned()
             }
             (None, None) => "goes on: it asked the store for something a moment ago".to_owned(),
         };

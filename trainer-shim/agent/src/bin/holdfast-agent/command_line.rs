@@ -79,11 +79,11 @@ enum Verb {
     /// Say which signals come, to the `run` that started this.
     #[command(hide = true)]
     Witness,
-    /// Start the program that is there now in the place of the agent that runs:
-    /// its connections go on. To be called by a command that `run` started, or with
+    /// Replace the running agent by the program now installed at its path;
+    /// connections stay open. To be called by a command that `run` started, or with
     /// the agent's control socket.
     Upgrade {
-        /// Replace the agent with this control socket.
+        /// Replace the agent that has this control socket.
         #[arg(long, env = "HOLDFAST_CONTROL", value_name = "PATH")]
         control: PathBuf,
     },
@@ -258,8 +258,8 @@ pub struct Flags {
     pub run: Option<String>,
 
     /// End the job's open run even if agents hold it, and open a new one: their
-    /// ranks lose their store. Say it on one host; the others of the launch
-    /// join. With --run NAME all may say it. Without it `run` starts no rank that
+    /// ranks lose their store. Use it on one host; the others of the launch
+    /// join. With --run NAME all may use it. Without it `run` starts no rank that
     /// runs already in that run, on any host, or has ended there with code 0.
     #[arg(long)]
     pub takeover: bool,

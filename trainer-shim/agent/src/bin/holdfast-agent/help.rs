@@ -53,7 +53,8 @@ pub fn command() -> Command {
         Flags::augment_args(Command::new("settings")).get_arguments().cloned().collect();
     let names: Vec<String> =
         shared.iter().filter_map(Arg::get_long).map(|name| format!("--{name}")).collect();
-    let elsewhere = format!("Settings, which `holdfast-agent --help` tells: {}.", names.join(", "));
+    let elsewhere =
+        format!("Settings, described by `holdfast-agent --help`: {}.", names.join(", "));
     let below = |command: Command, examples: &str, codes: &str| {
         let command = shared.iter().fold(command, |command, shared| {
             command.mut_arg(shared.get_id(), |argument| argument.hide(true))
@@ -64,7 +65,7 @@ pub fn command() -> Command {
     top.mut_subcommand("serve", |command| below(command, SERVE, CODES))
         .mut_subcommand("run", |command| below(command, RUN, CODES_OF_RUN))
         .after_help(format!(
-            "Settings of `serve` and `run`, behind the command:\n{settings}\n\n{PLACES}\n\nExamples:\n{SERVE}\n\n{RUN}\n\n{CODES}\nThose of `run`: `holdfast-agent run --help`."
+            "Settings of `serve` and `run`, after the command:\n{settings}\n\n{PLACES}\n\nExamples:\n{SERVE}\n\n{RUN}\n\n{CODES}\nThose of `run`: `holdfast-agent run --help`."
         ))
 }
 

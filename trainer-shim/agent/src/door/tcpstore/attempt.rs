@@ -131,7 +131,7 @@ impl Hidden {
             }
             Hidden::Overwritten => {
                 "start the ranks with SPT_NOENV=1, with which setproctitle leaves them alone, or \
-                 let them set their title behind init_process_group"
+                 let them set their title after init_process_group"
             }
         }
     }

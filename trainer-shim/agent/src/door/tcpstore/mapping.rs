@@ -58,7 +58,9 @@ pub enum Unanswerable {
         limit: usize,
     },
     /// The store answered something else than what was asked.
-    #[error("the store answered out of turn; agent and store do not fit together")]
+    #[error(
+        "the store answered out of turn: the versions of agent and store are incompatible; see `holdfast status`"
+    )]
     OutOfTurn,
 }
 
