@@ -290,7 +290,7 @@ impl Load {
             scope: job("load"),
             folder: self.folder.clone(),
             pause: Duration::from_millis(20),
-            token_file: None,
+            credentials: Default::default(),
             endpoints: cluster.ids().iter().map(|id| cluster.address(*id).to_owned()).collect(),
             system: Default::default(),
         }
