@@ -243,17 +243,18 @@ async fn what_a_program_does_next_does_not_come_before_its_arrival() {
     let (block, same) = tokio::join!(enter(&first), enter(&second));
     assert_eq!(block, same);
     cluster.pause(1);
-    let exiting = tokio::spawn(async move {
+    let (mut exiting, mut ending) = (JoinSet::new(), JoinSet::new());
+    exiting.spawn(async move {
         first.exit("step", block, Ok(()), Deadline::never()).await.expect("a verdict")
     });
     // It is on its way to the store, so that the other one's waits for its turn.
     tokio::time::sleep(Duration::from_millis(300)).await;
     second.fail("step", block, "disk full".to_owned()).await;
-    let ending = tokio::spawn(async move { second.end(Cause::Left).await });
+    ending.spawn(async move { second.end(Cause::Left).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
     cluster.resume(1);
-    patiently("its end", ending).await.expect("it goes on").expect("it ends");
-    let verdict = patiently("a verdict", exiting).await.expect("it goes on");
+    patiently("its end", ending.join_all()).await.remove(0).expect("it ends");
+    let verdict = patiently("a verdict", exiting.join_all()).await.remove(0);
     let against: Vec<String> =
         verdict.against.iter().map(|against| block_failure(&against.why)).collect();
     assert_eq!(against, ["failed by disk full"]);
