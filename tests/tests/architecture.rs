@@ -357,6 +357,25 @@ fn modules_that_know_each_other_say_why() {
 const WITHOUT_A_TIME: [&str; 2] = ["retryable(Code::Overloaded", "retryable(Code::NoSpace"];
 const CONSTRUCTORS: &str = "store/api/src/problem.rs";
 
+/// The keeper is not replaced while a job runs: what could need that is the agent's.
+#[test]
+fn the_keeper_is_short_and_knows_no_protocol() {
+    const LINES_MAX: usize = 1_000;
+    const PROTOCOLS: [&str; 5] =
+        ["holdfast_api", "holdfast_client", "holdfast_trainer_shim", "door", "codec"];
+    let mut lines = 0;
+    for part in ["keeper/process.rs", "keeper/wire.rs", "keeper/pace.rs"] {
+        let text = std::fs::read_to_string(workspace().join("trainer-shim/agent/src").join(part));
+        let text = text.expect("a part of the keeper");
+        lines += text.lines().count();
+        for protocol in PROTOCOLS {
+            let found = text.lines().find(|line| names(line, protocol));
+            assert_eq!(found, None, "{part} names {protocol}");
+        }
+    }
+    assert!(lines <= LINES_MAX, "{lines} lines");
+}
+
 #[test]
 fn whatever_finds_no_room_is_told_when_to_come_back() {
     let root = workspace();

@@ -97,13 +97,13 @@ async fn a_store_at_any_port_is_on_holdfast() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torchrun_in_a_script_serves_its_ranks_a_store_of_its_own() {
     let Some(torch) = Torch::with_package() else { return };
-    let mut cluster = Cluster::start(1).await;
+    let mut cluster = Cluster::start(3).await;
     let mut job = Job::new(&cluster, &torch, "script");
     // A command inside a shell is not looked into.
     let script = "exec \"$0\" -m torch.distributed.run --standalone --nproc-per-node=2 \"$@\"";
     let command = job.command(&cluster, &[], &["sh", "-c", script, "PYTHON", "JOB"]);
     job.start(&mut cluster, command);
-    job.first().says("attempt 0 step").await;
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
     job.finishes("with 2 ranks").await;
 }
 
@@ -512,6 +512,26 @@ async fn stores_of_all_names_and_in_all_numbers() {
     let named = format!("opens FileStore({:?})", file.display().to_string()).replace('"', "'");
     assert!(log.contains(&named) && log.contains("env://"), "{log}");
     assert_eq!(log.matches("opens FileStore").count(), 1, "{log}");
+}
+
+/// Its ranks meet in a file.
+const MEETS_IN_A_FILE: &str = "
+import sys
+import torch.distributed as dist
+dist.init_process_group('gloo', init_method='file://' + sys.argv[1], rank=0, world_size=1)
+dist.destroy_process_group()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_whose_ranks_meet_in_a_file_is_named() {
+    let Some(torch) = Torch::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let file = cluster.folder().join("met");
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["run", "--store", &cluster.list(), "--job", "file", "--"]);
+    command.arg(&torch.python).args(["-c", MEETS_IN_A_FILE]).arg(&file);
+    Script::start_command(&mut cluster, "file", command).succeeds().await;
+    let log = std::fs::read_to_string(cluster.folder().join("file.log")).expect("it was kept");
+    assert!(log.contains("opens FileStore(") && log.contains("env://"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -181,7 +181,12 @@ fn a_command_that_leads_past_the_agent_is_not_started_and_the_right_one_is_shown
         agent_with(&[&flags[..], &[&torchrun], arguments].concat(), variables)
     };
     let right = format!("run --store {NO_STORE} --job j -- {torchrun} --nproc-per-node=2 train.py");
-    for wrong in [&["--standalone"][..], &["--rdzv_backend", "c10d"], &["--master-port=29511"]] {
+    for wrong in [
+        &["--standalone"][..],
+        &["--rdzv_backend", "c10d"],
+        &["--rdzv_backend", "etcd-v2"],
+        &["--master-port=29511"],
+    ] {
         let output = run(&[wrong, &["--nproc-per-node=2", "train.py"]].concat(), &[]);
         assert_fails(&output, 2, &["not started", wrong[0], &right, "--allow-bypass"]);
         assert!(output.stdout.is_empty());
