@@ -79,7 +79,10 @@ pub async fn send(
     let connecting = async {
         let stream = Stream::connect(address).await?;
         match &request.credentials.tls {
-            Some(tls) => tls.secure(stream, address).await,
+            Some(tls) => {
+                tls.refreshed().await;
+                tls.secure(stream, address).await
+            }
             None => Ok(stream),
         }
     };
@@ -114,6 +117,8 @@ async fn exchange(
     }
     head.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
     stream.write_all(head.as_bytes()).await?;
+    // TLS may hold back what the socket had no room for, and reading does not send it.
+    stream.flush().await?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
     parse(&answer)

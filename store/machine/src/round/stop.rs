@@ -36,13 +36,17 @@ impl Act<'_> {
         self.not_stopped.extend(late);
     }
 
-    /// Whether anybody's time to stop has passed: the timer is due then.
+    /// Whether anybody's time to stop has passed while another holder waits for the next
+    /// generation: if the call of that one fails or goes, they end. The timer is due then.
     pub fn is_anybody_late(&self) -> bool {
         let is_due = |at: LogTime| at <= self.time;
-        let is_late = |held: &HeldRound| held.revoked.is_some() && held.timer.is_some_and(is_due);
+        let is_late = |(key, held): (&RoundKey, &HeldRound)| {
+            let arrived = self.coordination.rounds.get(key).map_or(0, |round| round.tally.holders);
+            held.revoked.is_some() && arrived > 0 && held.looks_again(arrived).is_some_and(is_due)
+        };
         self.level >= STOP_TIMES_LEVEL
             && self.timers.get_min().is_some_and(|(at, ..)| is_due(*at))
-            && self.job.held.iter().any(|(_, held)| is_late(held))
+            && self.job.held.iter().any(is_late)
     }
 
     /// All that have not stopped although their time has passed.

@@ -16,6 +16,7 @@ use holdfast_client::{Client, Deadline, Error};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::begin::{Begun, begin};
 use super::relay::Participant;
 
 /// Arrivals that one command carries, at most, and bytes of their payloads.
@@ -157,14 +158,13 @@ impl Arrivals {
                 if callers.is_empty() {
                     return;
                 }
-                let mut proposed = propose(client.clone(), lease, &entrance, &callers);
-                let begun = match proposed.as_mut().now_or_never() {
-                    Some(answer) => std::future::ready(answer).boxed(),
-                    None => proposed,
-                };
+                let begun = begin(propose(client.clone(), lease, &entrance, &callers));
                 (callers, begun)
             };
-            let answer = begun.await;
+            let answer = match begun {
+                Begun::Done(answer) => answer,
+                Begun::UnderWay(proposed) => proposed.await,
+            };
             if callers.len() == 1 || !is_too_much(&answer) {
                 hand_out(&answer, callers);
                 continue;

@@ -29,6 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
 use super::arrivals::are_few;
+use super::begin::{Begun, begin};
 use super::connection_table::ConnectionId;
 use super::lease_holder::{Death, LeaseHolder, Place};
 use super::outbox::Outbox;
@@ -452,11 +453,10 @@ impl Connection {
             Done { seq, bytes, came: Came::Answer(errand, answer) }
         };
         // It begins before what the program sends next, whichever of them is polled first.
-        let mut call = call.boxed();
-        match call.as_mut().now_or_never() {
-            Some(done) => self.came_back(done),
-            None if lasting => self.errands.push(call),
-            None => self.calls.push(call),
+        match begin(call.boxed()) {
+            Begun::Done(done) => self.came_back(done),
+            Begun::UnderWay(call) if lasting => self.errands.push(call),
+            Begun::UnderWay(call) => self.calls.push(call),
         }
     }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
 use holdfast_api::agent::{PROCESSES_MAX, REPORT_BYTES_MAX};
 use holdfast_api::hold::RELEASES_OF_ALL_MAX;
@@ -24,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::arrivals::{Arrivals, Entrance};
+use super::begin::{Begun, begin};
 use super::connection_table::{ConnectionId, ConnectionTable};
 use super::events::Events;
 use super::outbox::Outbox;
@@ -343,8 +343,8 @@ impl LeaseHolder {
     pub fn carry_ahead(&self, participants: &[Participant], here: Option<&Entrance>) {
         let (client, lease) = (self.lease.client(), self.lease.id());
         let ahead = self.arrivals.ahead(client, lease, participants, here);
-        if let Some(mut carrying) = ahead
-            && carrying.as_mut().now_or_never().is_none()
+        if let Some(carrying) = ahead
+            && let Begun::UnderWay(carrying) = begin(carrying)
         {
             self.spawn_carrying(carrying);
         }

@@ -17,6 +17,7 @@
 //! | `connection_table` | pure: which connection owns a process, and what it gets of the feed |
 //! | `relay` | pure: what a program may say, and for which processes |
 //! | `arrivals` | arrivals of several programs at one round go together |
+//! | `begin` | the first step of a call, in the order of the program's calls |
 //! | `watchdog` | pure: what becomes of a process that falls silent |
 //! | `outbox` | what waits for a program that reads slowly |
 //! | `peer` | the program at the other end: its end, and signals to it |
@@ -32,6 +33,7 @@
 //!   understood is cut off, with the reason in the log; no other program notices.
 
 mod arrivals;
+mod begin;
 mod connection;
 mod connection_table;
 mod events;
