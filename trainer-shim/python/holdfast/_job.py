@@ -363,8 +363,9 @@ class Job:
         every process alike: undo the block.
 
         An exception in the body goes on as it is, at once; the others hear of it with its type and the
-        begin of its text, or that this process has left, if it has before they end the block. ``timeout`` is for entering and again for the end. One that runs out at the
-        end raises :class:`~holdfast.BlockFailed`, and makes the block fail for the others.
+        begin of its text, or that this process has left, if it has before they end the block.
+        ``timeout`` is for entering and again for the end. One that runs out at the end raises
+        :class:`~holdfast.BlockFailed`, and makes the block fail for the others.
         """
         name, timeout = arguments.text("name", name), arguments.seconds_or_never("timeout", timeout)
         live = self._live(self._native.enter(name, timeout))
