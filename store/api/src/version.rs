@@ -80,6 +80,10 @@ pub const DEADLINE_ANEW_LEVEL: u32 = 6;
 /// From this level on, an exit that arrives after its withdrawal has failed, too.
 pub const WITHDRAWN_EXITS_LEVEL: u32 = 6;
 
+/// From this level on, an exit that reported a failure has failed with these words, also when its
+/// call or its process has ended since.
+pub const FAILED_EXITS_LEVEL: u32 = 6;
+
 /// From this level on, who leaves in order and registers again is no incident.
 pub const CLEAN_LEAVES_LEVEL: u32 = 6;
 

@@ -521,6 +521,14 @@ impl Coordination {
         }
     }
 
+    /// Keeps what a member of a block says at its exit, if it says that it failed.
+    pub fn note_failed(&mut self, exit: &RoundKey, process: ProcessId, payload: &Blob) {
+        let block = exit.generation().and_then(|generation| self.blocks.get_mut(&generation));
+        if let Some(block) = block {
+            block.note_failed(process, payload);
+        }
+    }
+
     /// State of a process that a round waits for.
     pub fn missing(&self, process: ProcessId) -> Missing {
         let Some(record) = self.processes.get(&process) else {

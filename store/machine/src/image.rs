@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 
 use crate::codec::DecodeError;
 use crate::machine::Machine;
-use holdfast_api::version::{CLOSING_ORDER_LEVEL, COORDINATION_LEVEL, RUNS_LEVEL};
+use holdfast_api::version::{COORDINATION_LEVEL, FAILED_EXITS_LEVEL, RUNS_LEVEL};
 
 mod coordination;
 mod decode;
@@ -24,10 +24,13 @@ mod rounds;
 /// Newest version of the image format that this build writes and reads. A
 /// state is written in the version of its feature level, so that every node
 /// that obeys the level can read it.
-pub const IMAGE_VERSION: u32 = CLOSING_ORDER_VERSION;
+pub const IMAGE_VERSION: u32 = FAILED_EXITS_VERSION;
+
+/// Version with the failures that were reported at exits of atomic blocks.
+const FAILED_EXITS_VERSION: u32 = 6;
 
 /// Version with the revisions since which processes are members, the jobs of sessions, and the
-/// faults of those that were not in the latest advance.
+/// faults of those that were not in the latest advance. It is read, and not written any more.
 const CLOSING_ORDER_VERSION: u32 = 5;
 
 /// Version with revoked tokens and forgotten jobs. It is read, and not written any more.
@@ -81,7 +84,8 @@ impl Machine {
         let machine = decode::machine(found, &mut content)?;
         content.finish()?;
         let written = machine.image_version();
-        if written != found && (written, found) != (CLOSING_ORDER_VERSION, TOKENS_VERSION) {
+        let same_level = written == FAILED_EXITS_VERSION && found >= TOKENS_VERSION;
+        if written != found && !same_level {
             let level = machine.feature_level();
             let why = format!("a state of feature level {level} is not written in version {found}");
             return Err(DecodeError::Invalid(why));
@@ -93,8 +97,8 @@ impl Machine {
         match self.feature_level() {
             ..RUNS_LEVEL => FIRST_VERSION,
             RUNS_LEVEL..COORDINATION_LEVEL => RUNS_VERSION,
-            COORDINATION_LEVEL..CLOSING_ORDER_LEVEL => COORDINATION_VERSION,
-            _ => CLOSING_ORDER_VERSION,
+            COORDINATION_LEVEL..FAILED_EXITS_LEVEL => COORDINATION_VERSION,
+            _ => FAILED_EXITS_VERSION,
         }
     }
 

@@ -27,8 +27,15 @@ const SAID_BYTES_MAX: usize = 256;
 fn against(process: ProcessId, incarnation: Incarnation, payload: Option<&Blob>) -> Against {
     let why = match payload {
         None => AgainstWhy::NotThere,
-        Some(payload) if payload.len() <= SAID_BYTES_MAX => AgainstWhy::Said(payload.clone()),
-        Some(payload) => AgainstWhy::Said(Blob::from(&payload.as_bytes()[..SAID_BYTES_MAX])),
+        Some(payload) => AgainstWhy::Said(said(payload)),
     };
     Against { process, incarnation, why }
+}
+
+/// As much of a payload as is sent.
+fn said(payload: &Blob) -> Blob {
+    match payload.as_bytes().get(..SAID_BYTES_MAX) {
+        Some(first) => Blob::from(first),
+        None => payload.clone(),
+    }
 }

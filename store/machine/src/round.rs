@@ -186,6 +186,9 @@ pub(crate) struct Block {
     /// The name of its entry.
     pub name: Blob,
     pub base: Base,
+    /// Who said at the exit that it failed, and its words, as the verdict will quote them. They
+    /// stand whatever becomes of the call and of its process. Those listed in a verdict.
+    pub failed: OrdMap<ProcessId, Blob>,
     /// The verdict, once its exit has closed.
     pub verdict: Option<Arc<holdfast_api::Concluded>>,
 }

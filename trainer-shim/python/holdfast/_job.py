@@ -363,7 +363,7 @@ class Job:
         every process alike: undo the block.
 
         An exception in the body goes on as it is, at once; the others hear of it with its type and the
-        begin of its text, or that this process has left, if it has before they end the block.
+        begin of its text, also if this process has left before they end the block.
         ``timeout`` is for entering and again for the end. One that runs out at the end raises
         :class:`~holdfast.BlockFailed`, and makes the block fail for the others.
         """

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Blob, Closed, Concluded, EndInfo, Event, Fault, Labels, Members, MembersChange, Nonce, Policy,
-    Ranks, Revision, Role, RoundFailure,
+    ProcessId, Ranks, Revision, Role, RoundFailure,
 };
 use imbl::OrdMap;
 
-use super::CLOSING_ORDER_VERSION;
 use super::decode::{ascending, invalid, text};
 use super::frame::{Reader, Writer};
 use super::rounds::{base, key, read_base, read_bases, read_key, read_round, round};
+use super::{CLOSING_ORDER_VERSION, FAILED_EXITS_VERSION};
 use crate::applied::RunKey;
 use crate::codec::{DecodeError, pack, unpack};
 use crate::coordination::act::{TimerOf, Timers};
@@ -22,7 +22,7 @@ use crate::coordination::{
     Advanced, Bases, Call, CallState, Coordination, EventLog, JobCoordination, Kept, Outcome, Past,
     Process, Ranked, Roster,
 };
-use crate::round::Block;
+use crate::round::{Base, Block};
 
 const CALL_WAITING: u64 = 0;
 const CALL_CLOSED: u64 = 1;
@@ -184,10 +184,17 @@ pub(super) fn write(
         out.bytes(&pack(members.as_ref()))?;
     }
     out.length(blocks.len())?;
-    for (generation, Block { name, base, verdict }) in blocks {
+    for (generation, Block { name, base, failed, verdict }) in blocks {
         out.u64(*generation)?;
         out.bytes(name.as_bytes())?;
         self::base(base, out)?;
+        if version >= FAILED_EXITS_VERSION {
+            out.length(failed.len())?;
+            for (process, said) in failed {
+                out.u64((*process).into())?;
+                out.bytes(said.as_bytes())?;
+            }
+        }
         out.bytes(&pack(&verdict.as_deref()))?;
     }
     Ok(())
@@ -323,15 +330,31 @@ pub(super) fn read(
     }
     for _ in 0..input.u64()? {
         let generation = input.u64()?;
-        let block = Block {
-            name: Blob::from(input.bytes()?),
-            base: read_base(input)?,
-            verdict: unpack::<Option<Concluded>>(&input.bytes()?)?.map(Arc::new),
-        };
+        let (name, base) = (Blob::from(input.bytes()?), read_base(input)?);
+        let failed = read_failed(version, input, &base)?;
+        let verdict = unpack::<Option<Concluded>>(&input.bytes()?)?.map(Arc::new);
+        let block = Block { name, base, failed, verdict };
         ascending(&mut coordination.blocks, generation, block, "blocks")?;
     }
     tie(&mut coordination)?;
     Ok(coordination)
+}
+
+fn read_failed(
+    version: u32,
+    input: &mut Reader<'_>,
+    base: &Base,
+) -> Result<OrdMap<ProcessId, Blob>, DecodeError> {
+    let mut failed = OrdMap::new();
+    let count = if version >= FAILED_EXITS_VERSION { input.u64()? } else { 0 };
+    for _ in 0..count {
+        let process = input.u32()?;
+        if base.members.find(process).is_none() {
+            return invalid("somebody has failed in a block who never entered it");
+        }
+        ascending(&mut failed, process, Blob::from(input.bytes()?), "failed exits")?;
+    }
+    Ok(failed)
 }
 
 fn read_process(

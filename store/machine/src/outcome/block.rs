@@ -17,10 +17,14 @@
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{Against, AgainstWhy, Blob, Concluded, Incarnation, Members, ProcessId};
 
-use super::against;
+use super::{against, said};
+use crate::round::Block;
 
 /// The payload of success.
 const SUCCEEDED: &[u8] = b"succeeded";
+
+/// What the payload of a failure begins with.
+const FAILED: &[u8] = b"failed";
 
 /// How a member left the block.
 pub(crate) enum Exit<'a> {
@@ -43,6 +47,21 @@ pub(crate) fn block<'a>(
         });
     let against: Vec<Against> = failed.by_ref().take(MISSING_LISTED_MAX).collect();
     Concluded::Block { succeeded: against.is_empty() && !scope.is_empty(), against }
+}
+
+impl Block {
+    /// Keeps the report of a member that failed, for as many as a verdict lists.
+    pub fn note_failed(&mut self, process: ProcessId, payload: &Blob) {
+        if self.verdict.is_some() || !payload.as_bytes().starts_with(FAILED) {
+            return;
+        }
+        self.failed.insert(process, said(payload));
+        if self.failed.len() > MISSING_LISTED_MAX
+            && let Some(last) = self.failed.get_max().map(|(process, _)| *process)
+        {
+            self.failed.remove(&last);
+        }
+    }
 }
 
 #[cfg(test)]

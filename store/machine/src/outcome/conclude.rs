@@ -70,14 +70,17 @@ impl Act<'_> {
         arrivals: &OrdMap<ProcessId, Arrived>,
     ) -> Concluded {
         let generation = key.generation().unwrap_or_default();
-        let known =
-            self.coordination.blocks.get(&generation).and_then(|block| block.verdict.as_ref());
-        if let Some(verdict) = known {
+        let entered = self.coordination.blocks.get(&generation);
+        if let Some(verdict) = entered.and_then(|entered| entered.verdict.as_ref()) {
             return verdict.as_ref().clone();
         }
+        let failed = entered.map(|entered| entered.failed.clone()).unwrap_or_default();
         let nobody = Members::default();
         let scope = round.base.as_ref().map_or(&nobody, |base| base.members.as_ref());
         let exit = |process: ProcessId, incarnation: Incarnation| {
+            if let Some(said) = failed.get(&process) {
+                return Some(Exit::Said(said));
+            }
             let arrived = arrivals.get(&process)?;
             (arrived.incarnation == incarnation).then_some(match arrived.unfinished {
                 // A reported failure says more than that it entered again.
@@ -95,6 +98,7 @@ impl Act<'_> {
             self.coordination.tell_ends(against);
         }
         if let Some(block) = self.coordination.blocks.get_mut(&generation) {
+            block.failed.clear();
             block.verdict = Some(Arc::new(verdict.clone()));
         }
         verdict

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use holdfast_api::limits::ALWAYS_BYTES;
 use holdfast_api::version::{
-    DEADLINE_ANEW_LEVEL, KEPT_QUORUMS_LEVEL, PARTS_LEVEL, WITHDRAWN_EXITS_LEVEL,
+    DEADLINE_ANEW_LEVEL, FAILED_EXITS_LEVEL, KEPT_QUORUMS_LEVEL, PARTS_LEVEL, WITHDRAWN_EXITS_LEVEL,
 };
 use holdfast_api::{
     Among, Arrival, ArrivalAnswer, AtDeadline, Blob, Command, Conclusion, FailedWhy, Generation,
@@ -147,7 +147,7 @@ impl Act<'_> {
             let is_withdrawn = matches!(known.state, CallState::Withdrawn);
             let answer = self.repeated(key, arrival, known)?;
             if is_withdrawn && self.level >= WITHDRAWN_EXITS_LEVEL {
-                self.exit_withdrawn(key, process, incarnation);
+                self.exit_withdrawn(key, arrival);
             }
             return Ok(answer);
         }
@@ -194,6 +194,9 @@ impl Act<'_> {
             self.enter_again(&key.name, process, incarnation);
         }
         let generation = self.put_in(key, numbers, arrival);
+        if key.conclusion == Conclusion::Exit && self.level >= FAILED_EXITS_LEVEL {
+            self.coordination.note_failed(key, process, payload);
+        }
         Ok(ArrivalAnswer::Waiting { generation })
     }
 

@@ -483,7 +483,8 @@ impl Act<'_> {
     pub fn remember(&mut self, key: &RoundKey, generation: u64, members: &Arc<Members>) {
         let base = Base { witness: self.revision, members: members.clone(), is_held: false };
         if key.conclusion == Conclusion::Block {
-            let block = Block { name: key.name.clone(), base, verdict: None };
+            let name = key.name.clone();
+            let block = Block { name, base, failed: OrdMap::new(), verdict: None };
             self.coordination.open_block(generation, block);
         } else if key.is_among_active() {
             self.coordination.remember(key.conclusion, generation, base);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_api::{
-    Blob, CallId, Conclusion, Incarnation, LeaseId, ProcessId, Refusal, RoundOutcome, Terms,
+    Arrival, Blob, CallId, Conclusion, LeaseId, ProcessId, Refusal, RoundOutcome, Terms,
 };
 
 use super::{Arrived, RoundKey, Unfinished};
@@ -67,12 +67,8 @@ impl Act<'_> {
 
     /// An exit that arrives after its withdrawal has failed, as one that was there before: the
     /// others would wait for it. Once it has failed, or nobody waits for it, nothing changes.
-    pub(super) fn exit_withdrawn(
-        &mut self,
-        key: &RoundKey,
-        process: ProcessId,
-        incarnation: Incarnation,
-    ) {
+    pub(super) fn exit_withdrawn(&mut self, key: &RoundKey, arrival: &Arrival) {
+        let Arrival { process, incarnation, ref payload, .. } = *arrival;
         let generation = key.generation().filter(|_| key.conclusion == Conclusion::Exit);
         let block = generation.and_then(|generation| self.coordination.blocks.get(&generation));
         let block = block.filter(|block| block.name == key.name && block.verdict.is_none());
@@ -98,6 +94,7 @@ impl Act<'_> {
             }
         }
         self.leave_unfinished(key, process, incarnation, Unfinished::Withdrawn);
+        self.coordination.note_failed(key, process, payload);
     }
 
     /// Ends a waiting call: with this state, or without a trace. An exit of an atomic

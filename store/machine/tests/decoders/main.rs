@@ -131,9 +131,9 @@ fn an_image_is_read_to_its_end_and_no_further() {
 #[test]
 fn an_image_of_a_newer_version_is_named_as_such() {
     let (_, mut image) = state(&[]);
-    image[8] = 6;
+    image[8] = 7;
     let error = Machine::decode(&mut &image[..]).unwrap_err();
-    assert!(matches!(error, DecodeError::Version { found: 6, newest: 5 }), "{error}");
+    assert!(matches!(error, DecodeError::Version { found: 7, newest: 6 }), "{error}");
 }
 
 #[test]
