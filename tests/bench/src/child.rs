@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rand::RngExt as _;
@@ -14,6 +14,8 @@ use tokio::process::{Child as Process, Command};
 
 /// Bytes of a child's log that an error quotes.
 const QUOTED_BYTES: usize = 2_000;
+/// Longest that a child may take to end after SIGTERM.
+const END_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A running child; killed when dropped.
 #[derive(Debug)]
@@ -61,6 +63,35 @@ impl Child {
     /// Kills it and waits for its end.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill().await.with_context(|| format!("killing {}", self.name))
+    }
+
+    /// Asks it to end, and waits for that: the processor time of its own children, which it has
+    /// waited for, then counts as this program's. An error if it fails or takes too long.
+    pub async fn end(&mut self) -> anyhow::Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        let ended = tokio::time::timeout(END_TIME_MAX, self.process.wait()).await;
+        let status = ended
+            .with_context(|| format!("{} has not ended after {END_TIME_MAX:?}", self.name))??;
+        ensure!(status.success(), "{} ended with {status}; it said:\n{}", self.name, self.said());
+        Ok(())
+    }
+
+    /// The processes that it has started itself, and not waited for.
+    pub fn children(&self) -> anyhow::Result<Vec<i32>> {
+        crate::machine::children_of(self.pid())
+    }
+
+    /// Stops it, so that it starts no others, and kills its children; it is killed when it is
+    /// dropped. Nothing is left to do if it was waited for.
+    pub fn kill_children(&self) {
+        if self.process.id().is_none() {
+            return;
+        }
+        // Errors are of processes that have ended already.
+        let _ = self.signal(Signal::SIGSTOP);
+        for child in self.children().unwrap_or_default() {
+            let _ = nix::sys::signal::kill(Pid::from_raw(child), Signal::SIGKILL);
+        }
     }
 
     /// An error with the end of its log if it has ended by itself.

@@ -19,6 +19,8 @@ pub const NODES: u64 = 3;
 const READY_TIME_MAX: Duration = Duration::from_secs(120);
 const POLL_EVERY: Duration = Duration::from_millis(2);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+/// A node writes the text of its metrics ten times a second at most.
+const METRICS_AGE_MAX: Duration = Duration::from_millis(100);
 /// What the lines of a node's log hold that tell of leaders, and how many of them a remark quotes
 /// at most for each node.
 const OF_LEADERS: [&str; 3] = ["leader", "this node leads", "this node follows"];
@@ -275,6 +277,12 @@ impl Cluster {
         value
             .and_then(|value| value.parse().ok())
             .with_context(|| format!("node {node} has no {name}"))
+    }
+
+    /// The same as of now: not from a text that was written for an earlier question.
+    pub async fn metric_now(&self, node: NodeId, name: &str) -> anyhow::Result<f64> {
+        tokio::time::sleep(METRICS_AGE_MAX).await;
+        self.metric(node, name).await
     }
 
     /// The leader that a majority of the nodes agrees on.

@@ -135,11 +135,11 @@ pub struct DoorSetGet(pub SharedWire);
 
 impl Worker for DoorSetGet {
     async fn once(&mut self, n: u64) -> anyhow::Result<()> {
-        let key = format!("/{}", n % KEYS);
+        let key = door_key(n);
         let mut wire = self.0.lock().await;
         within(async {
-            wire.set(key.as_bytes(), &[b'v'; VALUE_BYTES]).await?;
-            wire.get(key.as_bytes()).await
+            wire.set(&key, &[b'v'; VALUE_BYTES]).await?;
+            wire.get(&key).await
         })
         .await?;
         Ok(())
@@ -152,8 +152,7 @@ pub struct DoorCheck(pub SharedWire);
 
 impl Worker for DoorCheck {
     async fn once(&mut self, n: u64) -> anyhow::Result<()> {
-        let key = format!("/{}", n % KEYS);
-        within(self.0.lock().await.check(key.as_bytes())).await?;
+        within(self.0.lock().await.check(&door_key(n))).await?;
         Ok(())
     }
 }
@@ -172,6 +171,24 @@ pub async fn wires(address: &str, count: usize) -> anyhow::Result<Vec<Wire>> {
         wires.push(within(Wire::connect(address)).await?);
     }
     Ok(wires)
+}
+
+/// The key of an operation through the TCPStore door, but for the counters.
+fn door_key(n: u64) -> Vec<u8> {
+    format!("/{}", n % KEYS).into_bytes()
+}
+
+/// Sets all of these once, so that a CHECK finds each.
+pub async fn fill_door(wire: &mut Wire) -> anyhow::Result<()> {
+    within(async {
+        for n in 0..KEYS {
+            wire.set(&door_key(n), &[b'v'; VALUE_BYTES]).await?;
+        }
+        // A SET has no answer, and this one comes after all of them.
+        wire.get(&door_key(KEYS - 1)).await
+    })
+    .await?;
+    Ok(())
 }
 
 /// Puts all keys once, so that a read finds each.

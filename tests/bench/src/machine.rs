@@ -68,21 +68,40 @@ pub fn commit() -> String {
 
 /// User and kernel time of a process, in all of its threads.
 pub fn cpu_of(pid: i32) -> anyhow::Result<Duration> {
-    let stat = Stat::read(&format!("/proc/{pid}/stat"))?;
-    Ok(ticks(stat.own))
+    Ok(ticks(Stat::of(pid)?.own))
 }
 
 fn ticks(count: u64) -> Duration {
     Duration::from_secs(count) / TICKS_PER_SECOND
 }
 
+/// The processes whose parent this is.
+pub fn children_of(parent: i32) -> anyhow::Result<Vec<i32>> {
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir("/proc").context("listing processes")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        // A process may end while it is looked at.
+        if let Ok(stat) = Stat::of(pid)
+            && stat.parent == parent
+        {
+            children.push(pid);
+        }
+    }
+    Ok(children)
+}
+
 struct Stat {
-    parent: u64,
+    parent: i32,
     own: u64,
     of_ended_children: u64,
 }
 
 impl Stat {
+    fn of(pid: i32) -> anyhow::Result<Stat> {
+        Stat::read(&format!("/proc/{pid}/stat"))
+    }
+
     fn read(path: &str) -> anyhow::Result<Stat> {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
         // The name stands in parentheses and may hold anything, even spaces.
@@ -92,7 +111,7 @@ impl Stat {
             Ok(words.get(place).with_context(|| format!("{path} is short"))?.parse()?)
         };
         Ok(Stat {
-            parent: number(1)?,
+            parent: i32::try_from(number(1)?)?,
             own: number(11)? + number(12)?,
             of_ended_children: number(13)? + number(14)?,
         })
@@ -161,19 +180,31 @@ impl Usage {
 fn of_this_and_children() -> anyhow::Result<u64> {
     let own = Stat::read("/proc/self/stat")?;
     let mut sum = own.own + own.of_ended_children;
-    let this = u64::from(std::process::id());
-    for entry in std::fs::read_dir("/proc").context("listing processes")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
-        else {
-            continue;
-        };
+    for child in children_of(i32::try_from(std::process::id())?)? {
         // A process may end while it is looked at.
-        if let Ok(stat) = Stat::read(&format!("/proc/{pid}/stat"))
-            && stat.parent == this
-        {
+        if let Ok(stat) = Stat::of(child) {
             sum += stat.own + stat.of_ended_children;
         }
     }
     Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    #[test]
+    fn a_child_is_found_by_its_parent_until_it_was_waited_for() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        assert!(children_of(own).unwrap().contains(&pid));
+        assert!(children_of(pid).unwrap().is_empty());
+        // It ends with its input.
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!children_of(own).unwrap().contains(&pid));
+    }
 }

@@ -1,12 +1,12 @@
 //! `holdfast-bench`: how fast Holdfast is, and what it costs.
 //!
 //! It starts the real programs (`holdfast-store`, three times, and
-//! `holdfast-agent`) as children on this machine, loads them through the client
-//! library and through the TCPStore door, and writes a table. Bare figures of
-//! one machine say little, so that each measurement has, in the same run and
-//! interleaved with it, something to be compared with: the disk's own sync,
-//! PyTorch's own TCPStore server, Redis or etcd where they are installed, or
-//! the same cluster without the burden in question.
+//! `holdfast-agent`, with its keeper) as children on this machine, loads them
+//! through the client library and through the TCPStore door, and writes a
+//! table. Bare figures of one machine say little, so that each measurement has,
+//! in the same run and interleaved with it, something to be compared with: the
+//! disk's own sync, PyTorch's own TCPStore server, Redis or etcd where they are
+//! installed, or the same cluster without the burden in question.
 //!
 //! Entry point: each module of [`measure`] is one measurement; `--list` names them, and
 //! `--only NAME` runs one.

@@ -191,9 +191,9 @@ impl Report {
     pub fn markdown(&self) -> String {
         let mut out = "# Benchmarks\n\n".to_owned();
         out.push_str(
-            "Three store nodes, an agent where the TCPStore door is measured, the load and the peers, all on one\n\
-             machine over loopback. Bare figures hold for this machine alone; what carries over are the ratios,\n\
-             measured interleaved in one run. Medians of the rounds; spreads in brackets.\n\n",
+            "Three store nodes, an agent with its keeper where the TCPStore door is measured, the load and the peers,\n\
+             all on one machine over loopback. Bare figures hold for this machine alone; what carries over are the\n\
+             ratios, measured interleaved in one run. Medians of the rounds; spreads in brackets.\n\n",
         );
         if cfg!(debug_assertions) {
             out.push_str("**A debug build: it shows that everything runs, and no figure means anything.**\n\n");

@@ -67,10 +67,20 @@ impl Wire {
 
     /// Adds to a number; the sum.
     pub async fn add(&mut self, key: &[u8], delta: i64) -> anyhow::Result<i64> {
+        self.ask_add(key, delta).await?;
+        self.sum().await
+    }
+
+    /// Adds to a number; [`Wire::sum`] reads the answer.
+    pub async fn ask_add(&mut self, key: &[u8], delta: i64) -> anyhow::Result<()> {
         self.out.push(4);
         self.bytes(key);
         self.out.extend(delta.to_le_bytes());
-        self.flush().await?;
+        self.flush().await
+    }
+
+    /// Hears what an ADD has come to.
+    pub async fn sum(&mut self) -> anyhow::Result<i64> {
         self.stream.read_i64_le().await.context("the answer to an ADD")
     }
 

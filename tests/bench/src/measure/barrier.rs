@@ -167,6 +167,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             ]);
         }
     }
+    agent.end().await?;
     section.remark(
         "All connections belong to one process, the load; with one process each, waking them up would come on top, on \
          both sides. PyTorch's server neither syncs nor replicates.",

@@ -1,6 +1,7 @@
 //! The measurements, one module each.
 
 mod barrier;
+mod bypass;
 mod commit;
 mod communicators;
 mod deaths;
@@ -62,6 +63,8 @@ pub enum Measurement {
     Polls,
     /// NVRx's in-process restart, on Holdfast's store and on its own.
     Restarts,
+    /// A program that opens a store past its agent.
+    Bypass,
     /// Rounds of up to 16 384 processes.
     Rounds,
     /// A rank or a host dies, until the last survivor was notified.
@@ -93,6 +96,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Groups,
     Measurement::Polls,
     Measurement::Restarts,
+    Measurement::Bypass,
     Measurement::Rounds,
     Measurement::Deaths,
     Measurement::Communicators,
@@ -120,6 +124,7 @@ impl Measurement {
             Measurement::Groups => "groups",
             Measurement::Polls => "polls",
             Measurement::Restarts => "restarts",
+            Measurement::Bypass => "bypass",
             Measurement::Rounds => "rounds",
             Measurement::Deaths => "deaths",
             Measurement::Communicators => "communicators",
@@ -147,6 +152,7 @@ impl Measurement {
             Measurement::Groups => "64 process groups formed at once",
             Measurement::Polls => "Ranks of 2000 hosts poll an absent key",
             Measurement::Restarts => "NVRx's in-process restart",
+            Measurement::Bypass => "A store that bypasses the agent is named",
             Measurement::Rounds => "Rounds of many processes",
             Measurement::Deaths => "Deaths, to the last survivor told",
             Measurement::Communicators => "A rank of a communicator is killed",
@@ -175,6 +181,7 @@ impl Measurement {
             Measurement::Groups => Box::pin(groups::run(bench, title)).await,
             Measurement::Polls => Box::pin(polls::run(bench, title)).await,
             Measurement::Restarts => Box::pin(restarts::run(bench, title)).await,
+            Measurement::Bypass => Box::pin(bypass::run(bench, title)).await,
             Measurement::Rounds => Box::pin(rounds::run(bench, title)).await,
             Measurement::Deaths => Box::pin(deaths::run(bench, title)).await,
             Measurement::Communicators => Box::pin(communicators::run(bench, title)).await,

@@ -104,7 +104,10 @@ async fn real_agent(bench: &Bench, cluster: &mut Cluster) -> anyhow::Result<Cost
         ranks.spawn(rank(agent.address.clone(), place));
     }
     tokio::time::sleep(STEP).await;
-    cost(cluster).await
+    let cost = cost(cluster).await?;
+    drop(ranks);
+    agent.end().await?;
+    Ok(cost)
 }
 
 pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {

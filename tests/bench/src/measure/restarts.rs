@@ -87,6 +87,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             // A new run: NVRx's keys are those of one launch.
             let agent = Agent::start(bench, &cluster).await?;
             ours.measure(python, fault, Some(&agent.address)).await?;
+            agent.end().await?;
             theirs.measure(python, fault, None).await?;
         }
         for (store, restarts) in [("holdfast.nvrx", &ours), ("NVRx's own, in rank 0", &theirs)] {

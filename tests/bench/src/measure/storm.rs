@@ -50,6 +50,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             }
         }
     }
+    agent.end().await?;
     let all: Samples = ours.iter().copied().collect();
     let in_ms = |times: &[Duration]| times.iter().copied().map(ms).collect::<Vec<_>>();
     let mut section = Section::new(title, &["server", "connections", "all answered after ms"]);

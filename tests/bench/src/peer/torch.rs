@@ -29,15 +29,7 @@ pub struct Torch {
 impl Torch {
     /// Starts it, if there is a Python that has torch.
     pub async fn start(bench: &Bench, folder: &Path) -> anyhow::Result<Option<Torch>> {
-        let importable = Command::new(&bench.python)
-            .args(["-c", "from torch.distributed import TCPStore"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .status()
-            .await;
-        if !importable.is_ok_and(|status| status.success()) {
+        if !Torch::is_importable(bench).await {
             return Ok(None);
         }
         let port = free_ports(1)?[0];
@@ -46,6 +38,19 @@ impl Torch {
         let mut child = Child::start("torch", &bench.python, arguments, folder)?;
         wait_for_door(&address, &mut child).await?;
         Ok(Some(Torch { child, address }))
+    }
+
+    /// Whether the Python that is named has torch.
+    pub async fn is_importable(bench: &Bench) -> bool {
+        let importable = Command::new(&bench.python)
+            .args(["-c", "from torch.distributed import TCPStore"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .status()
+            .await;
+        importable.is_ok_and(|status| status.success())
     }
 
     /// Says why it is not compared with.
