@@ -1,5 +1,7 @@
 //! Many process groups that are formed in the same moment.
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use holdfast_tests::tcpstore::TcpStore;
 use holdfast_tests::{Agent, Cluster, eventually};
@@ -15,6 +17,9 @@ const RANKS: usize = 8;
 /// gets as many as there are members.
 const READS_MAX: f64 = RANKS as f64 / 2.0;
 const PROPOSALS_MAX: f64 = RANKS as f64 / 2.0;
+
+/// How old the text of a node's metrics may be.
+const METRICS_AGE_MAX: Duration = Duration::from_millis(100);
 
 /// What PyTorch does for a group of NCCL and its store barrier: the first member sets the unique
 /// id, the others wait for it and get it; all count themselves, and wait until the last one has.
@@ -52,7 +57,10 @@ async fn members_of_a_host_share_what_they_ask_when_many_groups_are_formed() {
             members.push((group, member, store));
         }
     }
-    let counted = async |what: &str| cluster.metric(1, &format!("holdfast_server_{what}")).await;
+    let counted = async |what: &str| {
+        tokio::time::sleep(METRICS_AGE_MAX).await;
+        cluster.metric(1, &format!("holdfast_server_{what}")).await
+    };
     // A new cluster reaches its feature level, and agents see it, within a second or two.
     for agent in &agents {
         eventually("an agent to send as one what comes together", async || {
