@@ -149,8 +149,8 @@ async fn an_older_torch_with_an_address_in_the_program() {
     is_captured_on_older_torch("tcp").await;
 }
 
-/// The program is named, and what to do; it is not stopped for it. Beside the line that is meant,
-/// one may say what a rank did while another was not there yet.
+/// The program is named, and what to do, before it gives up by itself; it is not stopped for it.
+/// Beside the line that is meant, one may say what a rank did while another was not there yet.
 async fn is_named(torch: &Torch, how: &str, variables: &[(&str, &str)], words: &[&str]) {
     let mut cluster = Cluster::start(1).await;
     // It is left to itself, and then ends soon.
@@ -158,6 +158,10 @@ async fn is_named(torch: &Torch, how: &str, variables: &[(&str, &str)], words: &
     let program = Program::start(&mut cluster, torch, how, &variables);
     let line = cluster.logged(how, words[0]).await;
     assert!(line.contains("bypasses Holdfast"), "{line}");
+    let log = std::fs::read_to_string(cluster.folder().join(format!("{how}.log")));
+    let log = log.expect("it was kept");
+    let (before, _) = log.split_once(&line).expect("it is there");
+    assert!(!before.contains("Traceback"), "its own time was over before: {log}");
     let at = format!("--tcpstore 127.0.0.1:{}", program.port);
     for part in words {
         let part = if *part == "AT" { &at } else { *part };
