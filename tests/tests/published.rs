@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use holdfast_tests::python::script;
-use holdfast_tests::{Agent, Cluster, Script, Torch, binaries};
+use holdfast_tests::job::TORCHRUN;
+use holdfast_tests::python::{script, without_wheel};
+use holdfast_tests::{Agent, Cluster, Job, Script, Torch, binaries};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -74,4 +75,45 @@ async fn pytorchs_tutorial_of_ddp_is_named_where_its_python_has_no_wheel() {
     let rank = Pid::from_raw(rank.unwrap_or_else(|| panic!("no process: {line}")));
     kill(rank, Signal::SIGKILL).expect("it is ours");
     assert_eq!(agent.ended().await.code(), Some(1), "{}", agent.said());
+}
+
+/// It opens a store of its own, whatever it is told: the ranks are there, and not on Holdfast.
+#[tokio::test(flavor = "multi_thread")]
+async fn accelerate_is_named_where_its_python_has_no_wheel_and_told_of_torchrun() {
+    let Some(path) = without_wheel("accelerate") else { return };
+    let mut cluster = Cluster::start(1).await;
+    let mut job = Job::new(&cluster, &Torch::newest(), "named");
+    // Not 29500, which others may use on this machine.
+    let port = format!("--main_process_port={}", cluster.port());
+    let launch = ["PYTHON", "-m", "accelerate.commands.launch", "--multi_gpu"];
+    let options = ["--num_processes=2", &port, "JOB", "accelerate"];
+    // So long that it is said at the end that no client came.
+    let flags = ["--expect-clients-within", "10m"];
+    let mut command = job.command(&cluster, &flags, &[&launch[..], &options].concat());
+    command.env("PYTHONPATH", path.path());
+    job.start(&mut cluster, command);
+    let line = cluster.logged("named-0", "it serves a TCPStore itself").await;
+    assert_says(&line, &["bypasses Holdfast", "pip install ./trainer-shim/python"]);
+    job.first().says("attempt 0 step").await;
+    let keys = cluster.cli_ok(&["--job", "named", "kv", "list"]).await;
+    assert!(!keys.contains("beat/"), "{keys}");
+    job.finishes("with 2 ranks").await;
+    let line = cluster.logged("named-0", "this job was not on Holdfast").await;
+    let advice = ["accelerate always starts a store of its own", "as it is, with torchrun"];
+    assert_says(&line, &advice);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn torchrun_starts_a_program_of_accelerate_on_holdfast_without_the_wheel() {
+    let Some(path) = without_wheel("accelerate") else { return };
+    let mut cluster = Cluster::start(3).await;
+    let mut job = Job::new(&cluster, &Torch::newest(), "instead");
+    let command = [&TORCHRUN[..], &["--nproc-per-node=2", "JOB", "accelerate"]].concat();
+    let mut command = job.command(&cluster, &[], &command);
+    command.env("PYTHONPATH", path.path());
+    job.start(&mut cluster, command);
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
+    let keys = cluster.cli_ok(&["--job", "instead", "kv", "list"]).await;
+    assert!(keys.contains("\n/default_pg/0//beat/1/1 "), "{keys}");
+    job.finishes("with 2 ranks").await;
 }
