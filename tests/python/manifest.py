@@ -1,13 +1,14 @@
 """Reads a manifest as a cluster would: is it valid, and what would run in a pod of its job?
 
 Usage: manifest.py check FILE VERSION
-       manifest.py pod FILE INDEX UID SECRETS
+       manifest.py pod FILE INDEX UID SECRETS [NAMESPACE]
 
 `check` validates each document against the schemas of that Kubernetes version, in which unknown
 fields are errors, and then against rules that no schema holds; it prints what is wrong and exits
 with 1. `pod` prints, as JSON, the containers of the Job's pod with that completion index in the
 order in which a kubelet starts them: command, environment, start-up probe, and what is mounted.
-UID is the Job's, and SECRETS a folder with one folder for each secret.
+UID is the Job's, SECRETS a folder with one folder for each secret, and NAMESPACE where the Job is
+created: in `default` if it is not given.
 """
 import json
 import os
@@ -138,19 +139,19 @@ def rules_of_job(documents: list[dict]) -> list[str]:
     return found
 
 
-def environment(variables: list[dict], pod: dict[str, dict[str, str]]) -> dict[str, str]:
+def environment(variables: list[dict], pod: dict[str, dict[str, str]], namespace: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for variable in variables:
-        found[variable["name"]] = value_of(variable, pod, found)
+        found[variable["name"]] = value_of(variable, pod, namespace, found)
     return found
 
 
-def value_of(variable: dict, pod: dict[str, dict[str, str]], before: dict[str, str]) -> str:
+def value_of(variable: dict, pod: dict[str, dict[str, str]], namespace: str, before: dict[str, str]) -> str:
     if "value" in variable:
         return REFERENCE.sub(lambda one: before.get(one[1], one[0]), variable["value"])
     path = variable["valueFrom"]["fieldRef"]["fieldPath"]
     if path == NAMESPACE:
-        return "default"
+        return namespace
     match = FIELD.match(path)
     return pod[match[1]][match[2]]
 
@@ -165,7 +166,7 @@ def mounted(mount: dict, volumes: dict[str, dict], secrets: str) -> dict:
     return {"path": mount["mountPath"], "secret": source, "shared": shared, "mode": mode}
 
 
-def plan(documents: list[dict], index: str, uid: str, secrets: str) -> dict:
+def plan(documents: list[dict], index: str, uid: str, secrets: str, namespace: str = "default") -> dict:
     job, service = of_kind(documents, "Job"), of_kind(documents, "Service")
     template = job["spec"]["template"]
     written = written_on_pod(job, index, uid)
@@ -178,7 +179,7 @@ def plan(documents: list[dict], index: str, uid: str, secrets: str) -> dict:
             "name": container["name"],
             "sidecar": container.get("restartPolicy") == "Always",
             "command": [*container["command"], *container.get("args", [])],
-            "environment": environment(container.get("env", []), written),
+            "environment": environment(container.get("env", []), written, namespace),
             "read_only": container.get("securityContext", {}).get("readOnlyRootFilesystem", False),
             "probe": container.get("startupProbe", {}).get("exec", {}).get("command"),
             "mounts": [mounted(mount, volumes, secrets) for mount in container.get("volumeMounts", [])],
@@ -193,8 +194,8 @@ def main() -> int:
             found = against_schemas(documents, version) + against_rules(documents)
             print("\n".join(found) or f"valid for Kubernetes {version}")
             return 1 if found else 0
-        case ["pod", path, index, uid, secrets]:
-            print(json.dumps(plan(read(path), index, uid, secrets)))
+        case ["pod", path, index, uid, secrets, *namespace] if len(namespace) <= 1:
+            print(json.dumps(plan(read(path), index, uid, secrets, *namespace)))
             return 0
     sys.exit(__doc__)
 

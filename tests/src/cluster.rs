@@ -333,6 +333,18 @@ impl Cluster {
         path
     }
 
+    /// Waits for a line with these words in the log that [`Cluster::keep_log`] has for this name;
+    /// answers the line.
+    pub async fn logged(&self, name: &str, words: &str) -> String {
+        let log = self.folder.path().join(format!("{name}.log"));
+        eventually(&format!("{words:?} in {}", log.display()), async || {
+            let said = std::fs::read(&log).unwrap_or_default();
+            let said = String::from_utf8_lossy(&said);
+            said.lines().find(|line| line.contains(words)).map(str::to_owned)
+        })
+        .await
+    }
+
     /// Waits until a node is ready.
     pub async fn wait_ready(&mut self, id: NodeId) {
         let address = self.address(id).to_owned();

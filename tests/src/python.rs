@@ -1,6 +1,7 @@
 //! PyTorch programs, driven line by line.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -167,6 +168,34 @@ pub fn with_hook() -> tempfile::TempDir {
     let text = format!("import site; site.addsitedir({:?})\n", hook.display().to_string());
     std::fs::write(folder.path().join("sitecustomize.py"), text).expect("a folder of its own");
     folder
+}
+
+/// A folder for PYTHONPATH, in which a Python without the wheel finds what is installed beside the
+/// wheel, and nothing of Holdfast. Says `SKIPPED` if this module is not among it.
+///
+/// # Panics
+///
+/// If the disk is full.
+pub fn without_wheel(module: &str) -> Option<tempfile::TempDir> {
+    let code = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let output = std::process::Command::new(with_package()?).args(["-c", code]).output();
+    let output = output.expect("`tests/prepare python` has made it").stdout;
+    let installed = PathBuf::from(String::from_utf8_lossy(&output).trim());
+    if !installed.join(module).is_dir() {
+        eprintln!(
+            "SKIPPED: {} has no {module}: `tests/prepare python` installs it",
+            installed.display()
+        );
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder for links");
+    for found in installed.read_dir().expect("it was found").flatten() {
+        let name = found.file_name();
+        if !name.to_string_lossy().starts_with("holdfast") {
+            symlink(found.path(), folder.path().join(name)).expect("a folder of its own");
+        }
+    }
+    Some(folder)
 }
 
 /// The path of a script beside the tests.

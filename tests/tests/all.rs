@@ -44,6 +44,7 @@ mod namespaces;
 mod outage;
 mod parked;
 mod process_door;
+mod published;
 mod python;
 mod restart;
 mod roles;

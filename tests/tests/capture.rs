@@ -149,25 +149,19 @@ async fn an_older_torch_with_an_address_in_the_program() {
     is_captured_on_older_torch("tcp").await;
 }
 
-/// The line with these words that `run` prints in this log.
-async fn named(cluster: &Cluster, name: &str, words: &str) -> String {
-    let log = cluster.folder().join(format!("{name}.log"));
-    eventually("the program to be named", async || {
-        let said = std::fs::read_to_string(&log).unwrap_or_default();
-        said.lines().find(|line| line.contains(words)).map(str::to_owned)
-    })
-    .await
-}
-
-/// The program is named, and what to do; it is not stopped for it. Beside the line that is meant,
-/// one may say what a rank did while another was not there yet.
+/// The program is named, and what to do, before it gives up by itself; it is not stopped for it.
+/// Beside the line that is meant, one may say what a rank did while another was not there yet.
 async fn is_named(torch: &Torch, how: &str, variables: &[(&str, &str)], words: &[&str]) {
     let mut cluster = Cluster::start(1).await;
     // It is left to itself, and then ends soon.
     let variables = [&[("PATIENCE_SECONDS", "60")], variables].concat();
     let program = Program::start(&mut cluster, torch, how, &variables);
-    let line = named(&cluster, how, words[0]).await;
+    let line = cluster.logged(how, words[0]).await;
     assert!(line.contains("bypasses Holdfast"), "{line}");
+    let log = std::fs::read_to_string(cluster.folder().join(format!("{how}.log")));
+    let log = log.expect("it was kept");
+    let (before, _) = log.split_once(&line).expect("it is there");
+    assert!(!before.contains("Traceback"), "its own time was over before: {log}");
     let at = format!("--tcpstore 127.0.0.1:{}", program.port);
     for part in words {
         let part = if *part == "AT" { &at } else { *part };
@@ -214,7 +208,7 @@ async fn a_program_that_serves_its_store_beside_several_ports_is_named() {
     command.args(["--tcpstore", &format!("127.0.0.1:{first}-{}", first + 1), "--"]);
     command.arg(&torch.python).args(["-c", SERVES, &own.to_string()]);
     let _program = Script::start_command(&mut cluster, "beside", command);
-    named(&cluster, "beside", "serves a TCPStore itself (is_master=True)").await;
+    cluster.logged("beside", "serves a TCPStore itself (is_master=True)").await;
 }
 
 /// Forms a group three times at the address of the run, and once at the port after it; prints which
@@ -265,7 +259,7 @@ async fn a_program_with_the_wheel_is_named_if_it_serves_a_store_that_python_did_
     command.args(["run", "--store", &cluster.list(), "--job", "unseen", "--"]);
     command.arg(&torch.python).args(["-c", SERVES_UNSEEN]);
     let _program = Script::start_command(&mut cluster, "unseen", command);
-    named(&cluster, "unseen", "serves a TCPStore that was not opened with Python's TCPStore").await;
+    cluster.logged("unseen", "serves a TCPStore that was not opened with Python's TCPStore").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

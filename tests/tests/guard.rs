@@ -2,7 +2,7 @@
 
 use holdfast_tests::command::{COMES, Command, WAITS, process_at};
 use holdfast_tests::tcpstore::{TcpStore, key, op};
-use holdfast_tests::{Agent, Cluster, Process, eventually};
+use holdfast_tests::{Agent, Cluster, Process, binaries, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -38,7 +38,7 @@ async fn a_second_launch_of_a_job_ends_the_first_only_on_purpose() {
     let refused = cluster.cli_fails(1, &["--job", "guard", "run", "open", "mine"]).await;
     assert_says(&refused, &["its run r1 has been open for", "run open NAME --takeover"]);
     let address = format!("127.0.0.1:{}", cluster.port());
-    let mut serve = holdfast_tests::binaries::command("holdfast-agent");
+    let mut serve = binaries::command("holdfast-agent");
     serve.args(["serve", "--store", &list, "--job", "guard", "--run", "mine"]);
     serve.args(["--tcpstore", &address]);
     let ended = holdfast_tests::Ended::of(serve).await;
@@ -56,6 +56,51 @@ async fn a_second_launch_of_a_job_ends_the_first_only_on_purpose() {
     // No agent holds the job any more: no takeover is needed, and one does no harm.
     cluster.cli_ok(&["--job", "guard", "run", "open", "mine"]).await;
     cluster.cli_ok(&["--job", "guard", "run", "open", "yours", "--takeover"]).await;
+}
+
+/// For sh: runs its arguments eight times at once, and prints how each has ended.
+const EIGHT_AT_ONCE: &str = "for n in 1 2 3 4 5 6 7 8; do \
+                             { \"$@\"; echo \"ended with $?\"; } & done; wait";
+
+/// Nothing names them: no flag, and no launcher's variables.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_eight_commands_that_a_shell_starts_at_once_one_runs_and_the_others_are_told_of_it() {
+    let mut cluster = Cluster::start(1).await;
+    let (order, list) = (cluster.folder().join("end"), cluster.list());
+    let mut shell = binaries::without_settings("sh");
+    shell.args(["-c", EIGHT_AT_ONCE, "shell"]).arg(binaries::path("holdfast-agent"));
+    shell.args(["run", "--store", &list, "--", "sh", "-c", WAITS]).arg(&order);
+    // Two minutes, for as long as others may take to be refused.
+    shell.env("WAIT_TURNS", "2400");
+    let mut shell = Process::start("the shell", shell, &cluster.keep_log("shell"));
+    let line = shell.says("place 127.0.0.1:").await;
+    let place = line.strip_prefix("place ").and_then(|rest| rest.split_once(" of "));
+    let (address, _) = place.unwrap_or_else(|| panic!("{line:?}"));
+    let mut store = TcpStore::connect(address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    eventually("seven of them to be refused", async || {
+        (shell.said().matches("ended with 125").count() == 7).then_some(())
+    })
+    .await;
+    assert_eq!(store.add("n", 1).await, 2, "none of them has ended it");
+    let runs = cluster.cli_ok(&["--job", "default", "run", "list"]).await;
+    let names: Vec<_> = runs.lines().skip(1).map(|run| run.split_whitespace().next()).collect();
+    assert_eq!(names, [Some("r1")], "{runs}");
+
+    let said = shell.said();
+    let refused = "not started: job default is in use: its run r1 has been open for ";
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("it has a name");
+    let holder = format!(", and 1 agent holds it ({})", host.trim());
+    let told = said.lines().filter(|line| line.contains(refused) && line.contains(&holder));
+    assert_eq!(told.count(), 7, "{said}");
+    let beside = format!("holdfast-agent run --job default-2 --store {list} -- sh -c ");
+    let over = format!("holdfast-agent run --takeover --store {list} -- sh -c ");
+    for line in [beside, over] {
+        assert_eq!(said.matches(&line).count(), 7, "{line:?} in {said}");
+    }
+    std::fs::write(&order, "0").expect("the folder is ours");
+    assert!(shell.ended().await.success());
+    assert_eq!(shell.said().matches("ended with 0").count(), 1, "{}", shell.said());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,7 +220,7 @@ async fn a_rank_that_is_done_does_not_come_back_when_its_agent_is_replaced() {
 
 /// A TCPStore client with this rank, which runs until it is killed.
 fn rank_at(cluster: &mut Cluster, name: &str, agent: &Agent, rank: &str) -> Process {
-    let mut command = holdfast_tests::binaries::without_settings("bash");
+    let mut command = binaries::without_settings("bash");
     let (host, port) = agent.host_and_port();
     command.args(["-c", &format!("{COMES}\necho there; exec sleep 600")]);
     command.envs([("RANK", rank), ("MASTER_ADDR", host), ("MASTER_PORT", port)]);

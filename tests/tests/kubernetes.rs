@@ -7,7 +7,8 @@ use std::process::Command;
 
 use holdfast_tests::python::script;
 use holdfast_tests::{
-    Cluster, Ended, Host, Mount, Names, Network, Script, Torch, binaries, eventually,
+    Cluster, Ended, Host, Mount, Names, Network, Process, Script, TcpStore, Torch, binaries,
+    eventually,
 };
 use serde_json::Value;
 
@@ -349,4 +350,70 @@ fn a_job_joins_the_sidecar_where_nothing_else_can_be_written() {
         agent.signal(nix::sys::signal::Signal::SIGTERM);
         agent.succeeds().await;
     });
+}
+
+/// The agent of a pod, as the manifest has it for a Job that was created in this namespace, and
+/// where it listens. Of what a cluster would give it, it has the store's addresses, and a port and
+/// a control socket of its own in place of the pod's network and volume.
+async fn agent_in(
+    cluster: &mut Cluster,
+    namespace: &str,
+    index: &str,
+    uid: &str,
+) -> Option<(Process, String)> {
+    let (path, secrets) = (manifest(), cluster.folder().join("secrets"));
+    let arguments = ["pod", text(&path), index, uid, text(&secrets), namespace];
+    let ended = Ended::of(reader(&arguments)?).await;
+    assert_eq!(ended.code, Some(0), "{ended:#?}");
+    let plan: Value = serde_json::from_str(&ended.stdout).expect("a plan is JSON");
+    let variables = plan["containers"][0]["environment"].as_object().expect("a map");
+    let name = format!("{namespace}-{index}");
+    let address = format!("127.0.0.1:{}", cluster.port());
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["serve", "--keeper", "--control"]);
+    command.arg(cluster.folder().join(format!("{name}.sock")));
+    for (name, value) in variables {
+        command.env(name, value.as_str().expect("variables are text"));
+    }
+    command.env("HOLDFAST_STORE", cluster.list()).env("HOLDFAST_TCPSTORE", &address);
+    command.env_remove("HOLDFAST_TOKEN_FILE");
+    let mut agent = Process::start(&name, command, &cluster.keep_log(&name));
+    agent.says(&format!("on {address}")).await;
+    Some((agent, address))
+}
+
+/// All their agents have the same host name, as pods of such Jobs do.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_one_name_in_two_namespaces_do_not_meet_and_neither_ends_the_other() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agents = Vec::new();
+    let mut stores = Vec::new();
+    for (namespace, index, uid) in
+        [("default", "0", "uid-1"), ("research", "0", "uid-2"), ("default", "1", "uid-1")]
+    {
+        let Some((agent, address)) = agent_in(&mut cluster, namespace, index, uid).await else {
+            return;
+        };
+        agents.push(agent);
+        stores.push(TcpStore::connect(&address).await);
+    }
+    let [one, other, peer] = stores.as_mut_slice() else { unreachable!("there are three") };
+    one.set("k", b"default").await;
+    assert!(one.check(&["k"]).await);
+    assert_eq!(peer.get("k").await, b"default", "the pods of one Job meet");
+    assert!(!other.check(&["k"]).await, "it is a key of the other Job");
+    other.set("k", b"research").await;
+    assert_eq!(other.get("k").await, b"research");
+    for store in [one, peer] {
+        assert_eq!(store.get("k").await, b"default");
+        store.set("written", b"").await;
+        assert!(store.check(&["written"]).await, "its run is open");
+    }
+    for job in ["default.train", "research.train"] {
+        let runs = cluster.cli_ok(&["--job", job, "run", "list"]).await;
+        assert_eq!(runs.lines().skip(1).count(), 1, "{runs}");
+    }
+    for agent in &mut agents {
+        assert!(agent.stop().await.success(), "{}", agent.said());
+    }
 }

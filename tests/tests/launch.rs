@@ -184,6 +184,34 @@ async fn mpiruns_at_once(torch: &Torch) {
     assert!(jobs.len() == 2 && jobs.iter().all(|job| job.starts_with("mpi-")), "{jobs:?}");
 }
 
+async fn torchruns_at_once(torch: &Torch) {
+    let mut cluster = Cluster::start(3).await;
+    let launches = [("try-7", "--rdzv-id=try-7"), ("try-8", "--rdzv_id=try-8")];
+    let mut launches = launches.map(|(id, option)| {
+        let mut job = Job::unnamed(&cluster, torch, id);
+        let command = [&TORCHRUN[..], &[option, "--nproc-per-node=1", "JOB"]].concat();
+        let command = job.command(&cluster, &[], &command);
+        job.start(&mut cluster, command);
+        job
+    });
+    for job in &mut launches {
+        job.first().says("attempt 0 step").await;
+    }
+    for id in ["try-7", "try-8"] {
+        let line = cluster.logged(&format!("{id}-0"), "torchrun's rendezvous id").await;
+        assert!(line.contains(&format!("job {id}, after ")), "{line}");
+    }
+    eventually("both agents to be listed", async || {
+        let list = cluster.cli_ok(&["agent", "list"]).await;
+        let mut jobs: Vec<_> = list.lines().skip(1).map(|line| line.split(' ').next()).collect();
+        jobs.sort_unstable();
+        (jobs == [Some("try-7"), Some("try-8")]).then_some(())
+    })
+    .await;
+    told_apart(&mut cluster, launches, "with 1 ranks").await;
+    assert_eq!(jobs(&cluster).await, ["try-7", "try-8"]);
+}
+
 /// Under a launcher that starts a store of its own, which the wheel puts on Holdfast.
 async fn launched_with_a_store_of_its_own(module: &str, command: &[&str], restarts: bool) {
     let Some(torch) = Torch::with_launcher(module) else { return };
@@ -292,6 +320,11 @@ async fn eight_tasks_of_a_slurm_step_on_one_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_slurm_steps_at_once_that_name_no_job() {
     slurm_steps_at_once(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_torchruns_at_once_that_name_no_job_but_their_rendezvous() {
+    torchruns_at_once(&Torch::newest()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

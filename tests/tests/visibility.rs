@@ -1,6 +1,8 @@
 //! A SET has no answer. Once it has returned, every operation that comes to the agent
-//! over another connection sees it, also after a change of the leader.
+//! over another connection sees it, also after a change of the leader. Other hosts see it
+//! once any call of the same client was answered.
 
+use holdfast_tests::tcpstore::{key, op, text};
 use holdfast_tests::{Agent, Cluster, Script, TcpStore, binaries, python};
 use tokio::task::JoinSet;
 
@@ -49,6 +51,19 @@ async fn set_and_ask(writer: &mut TcpStore, reader: &mut TcpStore, round: u64) {
     }
 }
 
+/// All rounds one after the other, and one more whenever a leader has just died.
+async fn through_dying_leaders(cluster: &mut Cluster, mut take: impl AsyncFnMut(u64)) {
+    for round in 0..ROUNDS {
+        if KILLS_AT.contains(&round) {
+            let leader = cluster.leader().await;
+            cluster.kill(leader);
+            take(ROUNDS + round).await;
+            cluster.restart(leader).await;
+        }
+        take(round).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_set_is_seen_over_any_other_connection() {
     let mut cluster = Cluster::start(3).await;
@@ -56,16 +71,63 @@ async fn what_was_set_is_seen_over_any_other_connection() {
     let busy = keep_busy(agent.address());
     let mut writer = TcpStore::connect(agent.address()).await;
     let mut reader = TcpStore::connect(agent.address()).await;
-    for round in 0..ROUNDS {
-        if KILLS_AT.contains(&round) {
-            let leader = cluster.leader().await;
-            cluster.kill(leader);
-            set_and_ask(&mut writer, &mut reader, ROUNDS + round).await;
-            cluster.restart(leader).await;
-        }
+    through_dying_leaders(&mut cluster, async |round| {
         set_and_ask(&mut writer, &mut reader, round).await;
-    }
+    })
+    .await;
     drop(busy);
+}
+
+/// A key is written without an answer, in each way that there is; then a call of the same client
+/// is answered, each that there is; then a client of another host reads the key.
+async fn write_ask_and_read_elsewhere(writer: &mut TcpStore, reader: &mut TcpStore, round: u64) {
+    let (name, value) = (format!("k{round}"), round.to_string().into_bytes());
+    let written = [key(&name), text(&value)].concat();
+    let is_queue = round % 4 == 3;
+    match round % 4 {
+        0 => writer.send(op::SET, &[&written]).await,
+        1 => writer.send(op::APPEND, &[&written]).await,
+        2 => writer.send(op::MULTI_SET, &[&1_u64.to_le_bytes(), &written]).await,
+        _ => writer.send(op::QUEUE_PUSH, &[&written]).await,
+    }
+    match round % 5 {
+        0 => assert!(writer.check(&[&name]).await, "round {round}"),
+        1 => assert!(writer.add("asked", 1).await > 0),
+        2 => assert!(writer.get_now("never set").await.is_empty()),
+        3 => assert_eq!(writer.compare_set("never set", b"no", b"yes").await, b"no"),
+        _ => writer.wait(&[&name]).await,
+    }
+    match round % 3 {
+        _ if is_queue => {
+            reader.send(op::QUEUE_POP, &[&key(&name)]).await;
+            assert_eq!(reader.integer("a QUEUE_POP").await, 1, "round {round}");
+            assert_eq!(reader.bytes("what was pushed").await, value, "round {round}");
+        }
+        0 => assert!(reader.check(&[&name]).await, "round {round}"),
+        1 => assert_eq!(reader.get_now(&name).await, value, "round {round}"),
+        _ => {
+            let found = reader.compare_set(&name, &value, b"swapped").await;
+            assert_eq!(found, b"swapped", "round {round}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_set_is_seen_on_other_hosts_once_a_call_of_its_client_was_answered() {
+    let mut cluster = Cluster::start(3).await;
+    // Two agents of one run stand for two hosts.
+    let mut agents = Vec::new();
+    for host in ["h0", "h1"] {
+        let control = cluster.folder().join(format!("{host}.sock")).display().to_string();
+        let flags = ["--run", "r", "--control", &control];
+        agents.push(Agent::start_with(&mut cluster, "elsewhere", &flags).await);
+    }
+    let mut writer = TcpStore::connect(agents[0].address()).await;
+    let mut reader = TcpStore::connect(agents[1].address()).await;
+    through_dying_leaders(&mut cluster, async |round| {
+        write_ask_and_read_elsewhere(&mut writer, &mut reader, round).await;
+    })
+    .await;
 }
 
 /// Pipelined writes and reads on both sides, on the same keys, in every order: no client

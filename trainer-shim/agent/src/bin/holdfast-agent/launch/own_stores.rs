@@ -4,7 +4,7 @@
 //! A Python that has Holdfast's wheel puts those stores on Holdfast, and sets a variable for that.
 //! A store that it serves nevertheless was opened without Python's `TCPStore`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -26,6 +26,9 @@ const INTERVAL_LATER: Duration = Duration::from_secs(10);
 /// How long "at first" is.
 const FIRST: Duration = Duration::from_secs(120);
 const NAMED_MAX: usize = 4;
+/// At how many looks in a row a program has to wait within PyTorch: a client that connects waits
+/// there for a moment, too.
+const LOOKS_WAITED: u32 = 2;
 
 /// The variables that show which store a program uses.
 const VARIABLES: [&str; 4] = ["MASTER_ADDR", "MASTER_PORT", "HOLDFAST_CONTROL", "HOLDFAST_CAPTURE"];
@@ -61,7 +64,7 @@ struct Facts {
     capture: String,
     /// Stores that it serves, those at ports for masters left out.
     serves: bool,
-    /// It has waited within PyTorch for two looks.
+    /// It has waited within PyTorch for [`LOOKS_WAITED`] looks.
     searches: bool,
 }
 
@@ -81,7 +84,8 @@ enum Bypass {
 #[derive(Debug, Default)]
 struct Seen {
     libraries: Libraries,
-    waited: BTreeSet<u32>,
+    /// Programs that waited within PyTorch at the last look, and at how many in a row.
+    waited: BTreeMap<u32, u32>,
     said: BTreeSet<Bypass>,
 }
 
@@ -114,14 +118,15 @@ pub async fn watch(watched: Watched) -> Infallible {
 
 impl Seen {
     fn look(mut self, watched: &Watched, ports: &[u16]) -> (Seen, Vec<String>) {
-        let mut waiting = BTreeSet::new();
+        let mut waiting = BTreeMap::new();
         let mut found = Vec::new();
         for process in bypass::family(watched.root) {
             let Some(program) = Program::read(process.id) else { continue };
             let mut facts = self.facts(&process, &program, &watched.masters);
             if program.sleeps_in_pytorch() {
-                facts.searches = self.waited.contains(&process.id);
-                waiting.insert(process.id);
+                let looks = self.looks_waited(process.id);
+                facts.searches = looks >= LOOKS_WAITED;
+                waiting.insert(process.id, looks);
             }
             let bypass = bypass(&facts, process.id, watched, ports);
             if let Some(bypass) = bypass.filter(|bypass| !self.said.contains(bypass))
@@ -133,6 +138,11 @@ impl Seen {
         }
         self.waited = waiting;
         (self, found)
+    }
+
+    /// At how many looks in a row a program has waited that waits now.
+    fn looks_waited(&self, id: u32) -> u32 {
+        self.waited.get(&id).map_or(1, |looks| looks.saturating_add(1))
     }
 
     fn facts(&mut self, process: &Process, program: &Program, masters: &BTreeSet<u16>) -> Facts {
@@ -317,6 +327,19 @@ mod tests {
         ] {
             assert_eq!(beside(&listens(masters), &listens(ports)), expected, "{ports:?}");
         }
+    }
+
+    /// The documents name two seconds; the looks themselves take what is left of them.
+    #[test]
+    fn looks_are_so_frequent_that_a_bypass_is_named_within_two_seconds() {
+        let (mut seen, mut looks) = (Seen::default(), 0);
+        // It begins to wait just after a look. All else is seen at the first one.
+        while seen.waited.get(&77).is_none_or(|waited| *waited < LOOKS_WAITED) {
+            looks += 1;
+            seen.waited = BTreeMap::from([(77, seen.looks_waited(77))]);
+        }
+        assert!(looks > 1, "a client that just connects is not named");
+        assert!(INTERVAL * looks <= Duration::from_millis(1_500), "{INTERVAL:?} between {looks}");
     }
 
     #[test]
