@@ -11,7 +11,8 @@
 //!
 //! Behind each heading is its *mark*: how many bytes of records were committed. It is written after
 //! them. So records that end before the mark were damaged, and an incomplete record behind it was
-//! being written. An agent that writes no marks leaves them empty, or of an earlier writing; then
+//! being written. Records whose loss shows elsewhere, too, are written without one
+//! ([`Journal::extend`]), and have it with those that follow. An agent that writes no marks leaves them empty, or of an earlier writing; then
 //! its records are not compared with them.
 
 use std::fs::File;
@@ -121,7 +122,7 @@ impl Journal {
         self.end - area(self.writing) + self.waiting.len() as u64
     }
 
-    /// Writes the queued records.
+    /// Writes the queued records, and that they are there.
     pub fn commit(&mut self) -> io::Result<()> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -131,6 +132,15 @@ impl Journal {
         let at = HEADINGS[index(self.writing)] + MARK_OFFSET;
         self.file.write_all_at(&mark(self.writing, end - area(self.writing)), at)?;
         self.end = end;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    /// Writes the queued records without their mark: until the next [`Journal::commit`] records that
+    /// are damaged pass for ones that were being written.
+    pub fn extend(&mut self) -> io::Result<()> {
+        self.file.write_all_at(&self.waiting, self.end)?;
+        self.end += self.waiting.len() as u64;
         self.waiting.clear();
         Ok(())
     }

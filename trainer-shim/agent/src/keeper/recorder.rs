@@ -5,9 +5,8 @@
 //! same events on a new one: bytes came, a message was taken, operations were started, the store
 //! answered. Each event is recorded before its effect is visible outside:
 //!
-//! * a byte is consumed only once it is recorded ([`Recorder::read`]);
-//! * a command is proposed, and an answer is sent, only once the events before it
-//!   are recorded ([`Recorder::commit`]).
+//! * a byte is consumed, a command is proposed, and an answer is sent, only once the events before
+//!   it are recorded ([`Recorder::commit`]).
 //!
 //! The kernel counts how much of the recorded input was consumed, and how much of the replies was
 //! sent ([`super::counters`]).
@@ -125,6 +124,19 @@ struct Recording {
     broken: Option<io::Error>,
     /// An event came since the last start of operations.
     is_stirred: bool,
+    /// Newest bytes of the input that are still in the socket.
+    unconsumed: usize,
+    /// Something waits to be recorded whose loss the kernel's counts do not show.
+    is_marked: bool,
+}
+
+/// What one look at a socket gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// So many bytes; none at the end of the input.
+    pub count: usize,
+    /// The socket had no more.
+    pub is_all: bool,
 }
 
 /// A connection as its journal has it, for the agent that takes it up.
@@ -173,6 +185,8 @@ impl Recorder {
             is_launcher: base.is_launcher,
             broken: None,
             is_stirred: false,
+            unconsumed: 0,
+            is_marked: false,
         };
         for event in &happened {
             match event {
@@ -196,33 +210,34 @@ impl Recorder {
         self.0.is_some()
     }
 
-    /// Reads a socket: each byte is recorded before it is consumed.
-    pub fn read(&mut self, stream: &TcpStream, chunk: &mut [u8]) -> io::Result<usize> {
-        let Some(recording) = &mut self.0 else { return stream.try_read(chunk) };
-        let peek = || Ok(recv(stream, &mut *chunk, RecvFlags::PEEK)?.1);
-        let count = stream.try_io(Interest::READABLE, peek)?;
-        if count == 0 {
-            return Ok(0);
-        }
-        recording.journal.push(INPUT, &chunk[..count]);
-        recording.journal.commit().inspect_err(|error| recording.note_broken(error))?;
-        recording.input += count as u64;
-        let mut consumed = 0;
-        while consumed < count {
-            match recv(stream, &mut chunk[consumed..count], RecvFlags::empty()) {
-                // Only a connection that was reset takes back what it had.
-                Ok((_, 0)) => break,
-                Ok((_, more)) => consumed += more,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => break,
+    /// Takes what a socket has. With a keeper it stays there until it is recorded
+    /// ([`Recorder::commit`]), and no more may be taken before.
+    pub fn read(&mut self, stream: &TcpStream, chunk: &mut [u8]) -> io::Result<Taken> {
+        let flags = if self.is_on() { RecvFlags::PEEK } else { RecvFlags::empty() };
+        let (mut count, room) = (0, chunk.len());
+        let taken = stream.try_io(Interest::READABLE, || {
+            count = recv(stream, &mut *chunk, flags)?.1;
+            // A socket that has less than there is room for is empty: the kernel says when it has
+            // more.
+            match (1..room).contains(&count) {
+                true => Err(io::ErrorKind::WouldBlock.into()),
+                false => Ok(()),
             }
+        });
+        if count == 0 {
+            return taken.map(|()| Taken { count, is_all: false });
         }
-        Ok(count)
+        if let Some(recording) = &mut self.0 {
+            recording.journal.push(INPUT, &chunk[..count]);
+            recording.input += count as u64;
+            recording.unconsumed = count;
+        }
+        Ok(Taken { count, is_all: taken.is_err() })
     }
 
     /// A message was taken.
     pub fn received(&mut self, apart: bool) {
-        self.happened(RECEIVED, &[u8::from(apart)]);
+        self.stirs(RECEIVED, &[u8::from(apart)]);
     }
 
     /// Operations that can start are about to.
@@ -256,6 +271,7 @@ impl Recorder {
     /// The store has registered its wait at this revision.
     pub fn wait_began(&mut self, revision: Revision) {
         if let Some(recording) = &mut self.0 {
+            recording.is_marked = true;
             recording.journal.push(WAIT_BEGAN, &revision.to_le_bytes());
         }
     }
@@ -267,7 +283,7 @@ impl Recorder {
 
     /// Bytes of replies were sent, or have no client left to take them.
     pub fn sent(&mut self, count: usize) {
-        self.happened(SENT, &(count as u64).to_le_bytes());
+        self.stirs(SENT, &(count as u64).to_le_bytes());
         if let Some(recording) = &mut self.0 {
             recording.output += count as u64;
         }
@@ -286,24 +302,48 @@ impl Recorder {
         if let Some(recording) = &mut self.0
             && !std::mem::replace(&mut recording.is_launcher, true)
         {
+            recording.is_marked = true;
             recording.journal.push(LAUNCHES, &[]);
         }
     }
 
+    /// An event that nothing else counts.
     fn happened(&mut self, kind: u8, bytes: &[u8]) {
+        if let Some(recording) = &mut self.0 {
+            recording.is_marked = true;
+        }
+        self.stirs(kind, bytes);
+    }
+
+    fn stirs(&mut self, kind: u8, bytes: &[u8]) {
         if let Some(recording) = &mut self.0 {
             recording.is_stirred = true;
             recording.journal.push(kind, bytes);
         }
     }
 
-    /// Writes what happened, before any of it is seen outside.
-    pub fn commit(&mut self) -> io::Result<()> {
-        let Some(recording) = &mut self.0 else { return Ok(()) };
+    /// Writes what happened, before any of it is seen outside, and consumes what was read: answers
+    /// how many bytes.
+    pub fn commit(&mut self, stream: &TcpStream) -> io::Result<usize> {
+        let Some(recording) = &mut self.0 else { return Ok(0) };
         match recording.broken.take() {
             Some(error) => Err(error),
-            None => recording.journal.commit(),
+            None => recording.commit(stream),
         }
+    }
+
+    /// Whether bytes that were read are not consumed.
+    pub fn is_behind(&self) -> bool {
+        self.0.as_ref().is_some_and(|recording| recording.unconsumed > 0)
+    }
+
+    /// The same as [`Recorder::commit`], in the middle of reading: the next one returns its error.
+    pub fn commit_read(&mut self, stream: &TcpStream) -> io::Result<usize> {
+        let consumed = self.commit(stream);
+        if let (Err(error), Some(recording)) = (&consumed, &mut self.0) {
+            recording.note_broken(error);
+        }
+        consumed
     }
 
     /// Whether the journal has room for more. `held`: bytes of its input that are not carried out;
@@ -357,6 +397,17 @@ impl Recording {
         self.broken = Some(io::Error::new(error.kind(), error.to_string()));
     }
 
+    fn commit(&mut self, stream: &TcpStream) -> io::Result<usize> {
+        // How much of the input was consumed, and of the replies was sent, the kernel counts.
+        match std::mem::take(&mut self.is_marked) {
+            true => self.journal.commit(),
+            false => self.journal.extend(),
+        }?;
+        let read = std::mem::take(&mut self.unconsumed);
+        consume(stream, read);
+        Ok(read)
+    }
+
     fn growth(&self) -> u64 {
         self.journal.bytes().saturating_sub(self.base_bytes)
     }
@@ -383,6 +434,20 @@ impl Recording {
         }
         pieces.reverse();
         Ok(pieces.concat())
+    }
+}
+
+/// Discards bytes that a socket has. Only a connection that was reset takes them back.
+fn consume(stream: &TcpStream, mut count: usize) {
+    let mut scratch = [0; 4096];
+    while count > 0 {
+        let most = scratch.len().min(count);
+        match recv(stream, &mut scratch[..most], RecvFlags::empty()) {
+            Ok((_, 0)) => return,
+            Ok((_, some)) => count -= some,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
     }
 }
 
@@ -434,13 +499,41 @@ mod tests {
         assert!(recorder.has_room(1024));
     }
 
+    #[tokio::test]
+    async fn bytes_stay_in_their_socket_until_they_are_recorded() {
+        use tokio::io::AsyncWriteExt;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let stream = listener.accept().await.unwrap().0;
+        let memory = memory("test").unwrap();
+        let open = || Recorder::open(KeptSocket::unheard(1), memory.try_clone().unwrap()).unwrap();
+        let recorded = || Journal::open(memory.try_clone().unwrap()).unwrap().1.len();
+        let unread = || rustix::io::ioctl_fionread(&stream).unwrap();
+        let (mut recorder, _) = open();
+        for (sent, room) in [(5, 8), (8, 8)] {
+            client.write_all(&vec![1; sent]).await.unwrap();
+            stream.readable().await.unwrap();
+            let before = recorded();
+            let taken = recorder.read(&stream, &mut vec![0; room]).unwrap();
+            assert_eq!(taken, Taken { count: sent, is_all: sent < room });
+            assert_eq!((unread(), recorded(), recorder.is_behind()), (sent as u64, before, true));
+            recorder.received(false);
+            assert_eq!(recorder.commit(&stream).unwrap(), sent);
+            assert_eq!((unread(), recorded(), recorder.is_behind()), (0, before + 2, false));
+        }
+        drop(client);
+        stream.readable().await.unwrap();
+        let taken = recorder.read(&stream, &mut [0; 8]).unwrap();
+        assert_eq!(taken, Taken { count: 0, is_all: false });
+    }
+
     #[test]
     fn no_other_agent_goes_on_with_a_connection_that_closes() {
         let memory = memory("test").unwrap();
         let open = || Recorder::open(KeptSocket::unheard(1), memory.try_clone().unwrap());
         let (mut recorder, _) = open().unwrap();
         recorder.received(false);
-        recorder.commit().unwrap();
+        recorder.0.as_mut().unwrap().journal.commit().unwrap();
         drop(recorder);
         assert!(open().is_err());
     }

@@ -43,7 +43,7 @@ use super::pace::Pace;
 use super::presence::Guest;
 use super::serve::Shared;
 use super::visibility::Sender;
-use crate::keeper::recorder::{Base, Recorder};
+use crate::keeper::recorder::{Base, Recorder, Taken};
 use crate::process::Connection as Ends;
 use crate::roster::Entry;
 
@@ -189,6 +189,8 @@ impl Task {
         let mut drain_until = None;
         loop {
             if let Err(closed) = self.advance() {
+                // What is left unread in a socket that closes would take sent replies with it.
+                let _ = self.sender.commit(&self.stream, &mut self.recorder);
                 return closed;
             }
             if self.connection.is_finished() {
@@ -272,7 +274,7 @@ impl Task {
             self.recorder.starts();
             let started = self.start()?;
             // Before anything of it is seen outside.
-            self.recorder.commit()?;
+            self.sender.commit(&self.stream, &mut self.recorder)?;
             self.settled = None;
             // Before a reply leaves: its client's next bytes count.
             let counts = self.counts();
@@ -488,10 +490,12 @@ impl Task {
         CHUNK.with_borrow_mut(|chunk| {
             for _ in 0..READS_PER_TURN {
                 match self.sender.read(&self.stream, chunk, &mut self.recorder) {
-                    Ok(0) => self.ended = true,
-                    Ok(count) => {
+                    Ok(Taken { count: 0, .. }) => self.ended = true,
+                    Ok(Taken { count, is_all }) => {
                         self.decoder.feed(&chunk[..count]);
-                        continue;
+                        if !is_all {
+                            continue;
+                        }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

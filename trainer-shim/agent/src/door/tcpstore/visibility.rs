@@ -52,7 +52,7 @@ use self::writes::{Write, Writes};
 use super::codec::Message;
 use super::connection::Connection;
 use super::mapping::Call;
-use crate::keeper::recorder::Recorder;
+use crate::keeper::recorder::{Recorder, Taken};
 use crate::roster::Origin;
 
 /// Sockets that the kernel names at once.
@@ -384,22 +384,38 @@ struct Open {
 }
 
 impl Sender {
-    /// Reads its socket into `chunk`, and answers how many bytes came; from then on it lags.
+    /// Reads its socket into `chunk`, and answers what came; from then on it lags.
     pub fn read(
         &mut self,
         stream: &TcpStream,
         chunk: &mut [u8],
         recorder: &mut Recorder,
-    ) -> io::Result<usize> {
+    ) -> io::Result<Taken> {
         if !self.is_behind {
             self.is_behind = true;
             self.visibility.behind.lock().insert(self.id);
         }
         let mut read = self.socket.read.lock();
-        let count = recorder.read(stream, chunk)?;
-        *read += count as u64;
+        if recorder.is_behind() {
+            *read += recorder.commit_read(stream)? as u64;
+        }
+        let taken = recorder.read(stream, chunk)?;
+        if !recorder.is_on() {
+            *read += taken.count as u64;
+        }
         self.read = *read;
-        Ok(count)
+        Ok(taken)
+    }
+
+    /// Records what happened, and consumes what was read.
+    pub fn commit(&mut self, stream: &TcpStream, recorder: &mut Recorder) -> io::Result<()> {
+        if !recorder.is_behind() {
+            return recorder.commit(stream).map(drop);
+        }
+        let mut read = self.socket.read.lock();
+        *read += recorder.commit(stream)? as u64;
+        self.read = *read;
+        Ok(())
     }
 
     /// `all`: everything that it has read is taken in, but for a message that is not
