@@ -1,10 +1,11 @@
 //! The one proposer: packs what is waiting into log entries.
 //!
-//! Connections hand it commands with a callback each. It stamps the time,
-//! proposes, and keeps a few entries under way, so that the next batch forms
-//! while the disk works on the last. Tenants that wait are served in turn. Of
-//! entries that take long to write and to apply one is under way at a time, and
-//! small commands pass those that wait: none waits for more than one.
+//! Connections hand it commands with a callback each. It stamps the time and
+//! proposes. While one entry is under way the next one gathers: an entry costs
+//! every node a sync and several wake-ups, however little is in it. Tenants that
+//! wait are served in turn. Of entries that take long to write and to apply one
+//! is under way at a time, and small commands pass those that wait, without
+//! gathering: none waits for more than one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -48,7 +49,7 @@ const STEP_COST: usize = 128;
 const LONG_STEPS_MIN: usize = 1024;
 const LONG_BYTES_MIN: usize = 256 * 1024;
 
-/// Entries under way at once.
+/// Entries under way at once, if those before were full.
 const PIPELINE_MAX: usize = 8;
 
 /// While anything can expire, log time moves at least this often.
@@ -111,7 +112,9 @@ impl Proposer {
             consensus,
             state,
             tickets,
+            small_lane: Lane::default(),
             urgent: urgent_tickets,
+            urgent_lane: Lane::default(),
             long: long_tickets,
             long_under_way: false,
             renewals: renewal_tickets,
@@ -145,6 +148,39 @@ impl Proposer {
     }
 }
 
+/// The command that an entry was made for. Others may be in it, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Small,
+    Urgent,
+    /// One that takes long.
+    Long,
+}
+
+/// Entries of one kind: while one is under way, further commands gather.
+#[derive(Debug, Default)]
+struct Lane {
+    under_way: usize,
+    /// Whether the last one had no room for more.
+    was_full: bool,
+}
+
+impl Lane {
+    fn may_go(&self) -> bool {
+        self.under_way == 0 || self.was_full
+    }
+
+    fn went(&mut self, is_full: bool) {
+        self.under_way += 1;
+        self.was_full = is_full;
+    }
+
+    fn came_back(&mut self) {
+        self.under_way -= 1;
+    }
+}
+
 /// Commands of one entry, and their callbacks.
 #[derive(Default)]
 struct Packed {
@@ -152,8 +188,7 @@ struct Packed {
     dones: VecDeque<Done>,
     bytes: usize,
     steps: usize,
-    /// Whether a command that takes long is among them.
-    is_long: bool,
+    kind: Kind,
 }
 
 impl Packed {
@@ -171,7 +206,7 @@ impl Packed {
 
 /// Result of an entry.
 struct Proposed {
-    was_long: bool,
+    kind: Kind,
     /// The term that it announced, if the announcement got no answer.
     unheard: Option<u64>,
 }
@@ -181,7 +216,10 @@ struct Task {
     consensus: Consensus,
     state: SharedState,
     tickets: queue::Receiver<Ticket>,
+    small_lane: Lane,
     urgent: queue::Receiver<Ticket>,
+    /// Urgent commands wait for urgent ones alone.
+    urgent_lane: Lane,
     long: queue::Receiver<Ticket>,
     long_under_way: bool,
     renewals: queue::Receiver<Ticket>,
@@ -210,21 +248,22 @@ impl Task {
                     continue;
                 }
             }
+            let urgent_may_go = has_room && self.may_go(&self.urgent_lane);
+            let small_may_go = has_room && self.may_go(&self.small_lane);
             tokio::select! {
                 biased;
                 Some(proposed) = under_way.next(), if !under_way.is_empty() => {
                     self.heard_back(proposed);
                 }
-                Some(ticket) = self.urgent.recv(), if has_room => {
-                    let packed = self.pack(Some(ticket));
+                Some(ticket) = self.urgent.recv(), if urgent_may_go => {
+                    let packed = Packed { kind: Kind::Urgent, ..self.pack(Some(ticket)) };
                     under_way.push_back(self.propose(Vec::new(), packed));
                 }
                 Some(ticket) = self.long.recv(), if has_room && !self.long_under_way => {
-                    self.long_under_way = true;
-                    let packed = Packed { is_long: true, ..self.pack(Some(ticket)) };
+                    let packed = Packed { kind: Kind::Long, ..self.pack(Some(ticket)) };
                     under_way.push_back(self.propose(Vec::new(), packed));
                 }
-                ticket = self.tickets.recv(), if has_room => {
+                ticket = self.tickets.recv(), if small_may_go => {
                     let Some(ticket) = ticket else { break };
                     let packed = self.pack(Some(ticket));
                     under_way.push_back(self.propose(Vec::new(), packed));
@@ -245,10 +284,19 @@ impl Task {
         while under_way.next().await.is_some() {}
     }
 
+    /// Nothing gathers behind an entry that takes long: it would come behind the next one, too.
+    fn may_go(&self, lane: &Lane) -> bool {
+        lane.may_go() || self.long_under_way
+    }
+
     /// An announcement without an answer has to be repeated.
     fn heard_back(&mut self, proposed: Proposed) {
-        let Proposed { was_long, unheard } = proposed;
-        self.long_under_way &= !was_long;
+        let Proposed { kind, unheard } = proposed;
+        match kind {
+            Kind::Small => self.small_lane.came_back(),
+            Kind::Urgent => self.urgent_lane.came_back(),
+            Kind::Long => self.long_under_way = false,
+        }
         if unheard.is_some() && unheard == self.started_term {
             self.started_term = None;
         }
@@ -351,16 +399,21 @@ impl Task {
             let command = Command::Cluster(ClusterCommand::LeaderStarted { node: self.id });
             commands.insert(0, Proposal { session: None, command });
         }
+        let (consensus, kind) = (self.consensus.clone(), packed.kind);
+        match kind {
+            Kind::Small => self.small_lane.went(packed.is_beyond(PARTS)),
+            Kind::Urgent => self.urgent_lane.went(packed.is_beyond(PARTS)),
+            Kind::Long => self.long_under_way = true,
+        }
         let own = commands.len();
         commands.extend(packed.commands);
-        let (consensus, was_long) = (self.consensus.clone(), packed.is_long);
         let done = EntryDone::new(move |result| tell(packed.dones, result, own));
         let encode = || LogEntry::new(Entry { time, commands }, Some(done));
-        let entry = if was_long { at_length(encode) } else { encode() };
+        let entry = if kind == Kind::Long { at_length(encode) } else { encode() };
         async move {
             let proposed = consensus.propose(entry).await;
             let unheard = if proposed.is_err() && announces { Some(term) } else { None };
-            Proposed { was_long, unheard }
+            Proposed { kind, unheard }
         }
     }
 }
@@ -402,6 +455,23 @@ mod tests {
     use holdfast_api::{Among, Arrival, RoundCommand, Terms};
 
     use super::*;
+
+    #[test]
+    fn commands_gather_while_an_entry_is_under_way_unless_it_was_full() {
+        let mut lane = Lane::default();
+        assert!(lane.may_go());
+        lane.went(false);
+        assert!(!lane.may_go());
+        lane.came_back();
+        assert!(lane.may_go());
+        lane.went(true);
+        assert!(lane.may_go(), "more wait than one entry takes");
+        lane.went(false);
+        lane.came_back();
+        assert!(!lane.may_go(), "the second one is under way");
+        lane.came_back();
+        assert!(lane.may_go());
+    }
 
     #[test]
     fn large_sets_fill_an_entry_before_their_bytes_do() {
