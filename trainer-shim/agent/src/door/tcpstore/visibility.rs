@@ -22,7 +22,8 @@
 //! it keeps its own deadline.
 //!
 //! The kernel names the sockets that have bytes, in one call for all operations
-//! that came in the same time.
+//! that came in the same time. Where several did the last time, each gives the others
+//! a turn before it looks: by then most of what there is to wait for has been read.
 
 mod writes;
 
@@ -45,6 +46,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::ioctl_fionread;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
@@ -77,8 +79,12 @@ pub struct Visibility {
     unread: Option<OwnedFd>,
     /// How many operations have asked for a look.
     asked: AtomicU64,
-    /// The last of them that is served; one look at a time.
-    served: tokio::sync::Mutex<u64>,
+    /// The last of them that is served.
+    served: AtomicU64,
+    /// Held by the one look in progress.
+    looking: tokio::sync::Mutex<()>,
+    /// Whether the last look was for several of them.
+    is_shared: AtomicBool,
     /// Connections that have read bytes which are not taken in.
     behind: Mutex<HashSet<u64>>,
     table: Mutex<Table>,
@@ -174,7 +180,9 @@ impl Visibility {
         Arc::new(Visibility {
             unread: unread.ok(),
             asked: AtomicU64::new(0),
-            served: tokio::sync::Mutex::new(0),
+            served: AtomicU64::new(0),
+            looking: tokio::sync::Mutex::default(),
+            is_shared: AtomicBool::new(false),
             behind: Mutex::default(),
             table: Mutex::default(),
         })
@@ -221,8 +229,15 @@ impl Visibility {
     async fn look(&self) {
         let Some(unread) = &self.unread else { return };
         let mine = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut served = self.served.lock().await;
-        if *served >= mine {
+        if self.is_shared.load(Ordering::Relaxed) {
+            yield_now().await;
+        }
+        if self.served.load(Ordering::SeqCst) >= mine {
+            return;
+        }
+        let _looking = self.looking.lock().await;
+        let served = self.served.load(Ordering::SeqCst);
+        if served >= mine {
             return;
         }
         let all = self.asked.load(Ordering::SeqCst);
@@ -243,7 +258,8 @@ impl Visibility {
             waited_for = left;
         }
         waited_for.iter().for_each(|unread| unread.socket.give_up());
-        *served = all;
+        self.is_shared.store(all - served > 1, Ordering::Relaxed);
+        self.served.store(all, Ordering::SeqCst);
     }
 
     fn known(&self, ids: HashSet<u64>) -> Vec<Known> {

@@ -175,6 +175,31 @@ async fn a_connection_that_takes_nothing_in_holds_up_one_look_until_it_has_caugh
 }
 
 #[tokio::test]
+async fn operations_that_come_together_share_a_look() {
+    let visibility = Visibility::new();
+    let mut end = End::served(&visibility).await;
+    end.sends(3).await;
+    let (first, second, third) = (visibility.look(), visibility.look(), visibility.look());
+    let (mut first, mut second, mut third) = (pin!(first), pin!(second), pin!(third));
+    assert!(poll!(&mut first).is_pending());
+    assert!(poll!(&mut second).is_pending());
+    assert!(poll!(&mut third).is_pending());
+    end.reads(3);
+    end.sender.took_in(true, true, true);
+    assert!(poll!(&mut first).is_ready());
+    assert!(poll!(&mut second).is_ready());
+    assert!(poll!(&mut third).is_ready());
+    assert!(visibility.is_shared.load(Ordering::Relaxed), "the second look was for two");
+    end.sends(3).await;
+    let mut next = pin!(visibility.look());
+    assert!(poll!(&mut next).is_pending(), "others have their turn");
+    end.reads(3);
+    end.sender.took_in(true, true, true);
+    assert!(poll!(&mut next).is_ready());
+    assert!(poll!(pin!(visibility.look())).is_ready(), "the last one was alone");
+}
+
+#[tokio::test]
 async fn two_barriers_that_were_given_up_do_not_wait_for_what_stands_behind_the_other() {
     let visibility = Visibility::new();
     let (mut x, mut y) = (End::served(&visibility).await, End::served(&visibility).await);
