@@ -145,6 +145,11 @@ impl Actor {
             match self.wake(wake_at, now).await {
                 Wake::Event(event) => {
                     self.on_event(event);
+                    // The runtime runs this task right after the caller that woke it. Others
+                    // that are ready go first: what all submit is looked at together.
+                    if self.calls.are_several() {
+                        tokio::task::yield_now().await;
+                    }
                     self.take_events();
                 }
                 Wake::Room => {

@@ -177,6 +177,11 @@ impl Calls {
         }
     }
 
+    /// Whether several callers are at work: one is likely to submit when another does.
+    pub(crate) fn are_several(&self) -> bool {
+        self.expected.max(self.queues.waiting()) > 1 || self.queues.are_under_way()
+    }
+
     /// Whether an answer of the connected node is due.
     pub(crate) fn expects_answers(&self) -> bool {
         !self.on_wire.is_empty() || self.session_keeper.on_wire()

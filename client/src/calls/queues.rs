@@ -34,6 +34,11 @@ impl Queues {
         self.small.waiting + self.reads.len() + self.to_leader.len()
     }
 
+    /// Whether small commands or small reads are on the wire.
+    pub(super) fn are_under_way(&self) -> bool {
+        self.small.are_under_way() || self.reads.are_under_way()
+    }
+
     /// Whether anything waits that takes a session.
     pub(super) fn want_session(&self) -> bool {
         !self.fresh.is_empty() || !self.small.is_empty()
@@ -128,6 +133,11 @@ impl Lines {
         Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
             line.under_way = line.under_way.saturating_sub(1);
         });
+    }
+
+    /// Whether any command is on the wire.
+    fn are_under_way(&self) -> bool {
+        self.lines.values().any(|line| line.under_way > 0)
     }
 
     /// The oldest that may go out now.

@@ -51,6 +51,11 @@ impl Reads {
         self.waiting.len()
     }
 
+    /// Whether any of them is on the wire.
+    pub(super) fn are_under_way(&self) -> bool {
+        self.under_way > 0
+    }
+
     /// The oldest that waits, whether it may go or not.
     pub(super) fn first(&self) -> Option<CallId> {
         self.waiting.first().copied()

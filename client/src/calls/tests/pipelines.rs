@@ -84,6 +84,21 @@ fn those_that_were_answered_together_are_expected_together() {
 }
 
 #[test]
+fn a_caller_is_alone_unless_another_waits_or_is_under_way() {
+    let mut bench = bench();
+    let one = bench.propose(1);
+    assert!(!bench.calls.are_several());
+    let first = bench.sent();
+    assert!(bench.calls.are_several(), "who comes now is another one");
+    bench.reply(first[0].id, written(false));
+    one.now().unwrap();
+    let _again = bench.propose(2);
+    assert!(!bench.calls.are_several());
+    let _other = bench.propose(3);
+    assert!(bench.calls.are_several());
+}
+
+#[test]
 fn a_pipeline_that_may_be_applied_is_sent_again_as_it_is() {
     let mut bench = bench();
     let calls: Vec<_> = (1..4).map(|n| bench.propose(n)).collect();
