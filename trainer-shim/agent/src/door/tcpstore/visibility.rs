@@ -45,7 +45,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::ioctl_fionread;
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
@@ -100,7 +100,6 @@ struct Table {
 /// A connection, as the others know it.
 #[derive(Debug, Clone)]
 struct Known {
-    seen: watch::Receiver<Progress>,
     socket: Arc<Socket>,
     /// The last of its writes that counts.
     written: u64,
@@ -119,6 +118,9 @@ struct Progress {
 }
 
 impl Progress {
+    /// A connection that is gone commits nothing more, and has nothing to be seen.
+    const GONE: Progress = Progress { taken_in: u64::MAX, counts: false, committed: u64::MAX };
+
     /// Whether this many bytes have been taken in.
     fn has_taken_in(&self, bytes: u64) -> bool {
         self.taken_in >= bytes || !self.counts
@@ -133,6 +135,9 @@ struct Socket {
     /// How many bytes have been read from it. Held while it is read, so that a look
     /// finds each byte either here or in the kernel.
     read: Mutex<u64>,
+    progress: Mutex<Progress>,
+    /// Notified when that changes.
+    changed: Notify,
     /// Looks wait until this many bytes are taken in.
     wanted: AtomicU64,
     /// Notified when that grows.
@@ -154,6 +159,33 @@ impl Socket {
 
     fn is_late(&self) -> bool {
         self.is_late.load(Ordering::SeqCst)
+    }
+
+    fn progress(&self) -> Progress {
+        *self.progress.lock()
+    }
+
+    fn go_on(&self, change: impl FnOnce(&mut Progress)) {
+        let mut progress = self.progress.lock();
+        let before = *progress;
+        change(&mut progress);
+        let is_changed = *progress != before;
+        drop(progress);
+        if is_changed {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Returns when its connection is so far, or gone.
+    async fn is_at(&self, is_so_far: impl Fn(Progress) -> bool) {
+        loop {
+            // It hears of what changes from here on.
+            let changed = self.changed.notified();
+            if is_so_far(self.progress()) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// No look waits for it until it has caught up.
@@ -191,10 +223,11 @@ impl Visibility {
     /// A connection comes. It counts from here on: what its client has sent may be read later
     /// than what another sends.
     pub fn enter(self: &Arc<Self>, stream: &Arc<TcpStream>, origin: Origin) -> Sender {
-        let (progress, seen) = watch::channel(Progress { counts: true, ..Progress::default() });
         let socket = Arc::new(Socket {
             stream: Arc::downgrade(stream),
             read: Mutex::default(),
+            progress: Mutex::new(Progress { counts: true, ..Progress::default() }),
+            changed: Notify::new(),
             wanted: AtomicU64::new(0),
             hurry: Notify::new(),
             is_late: AtomicBool::new(false),
@@ -204,7 +237,7 @@ impl Visibility {
         let mut table = self.table.lock();
         table.last_connection += 1;
         let id = table.last_connection;
-        table.connections.insert(id, Known { seen, socket: Arc::clone(&socket), written: 0 });
+        table.connections.insert(id, Known { socket: Arc::clone(&socket), written: 0 });
         drop(table);
         if let Some(unread) = &self.unread {
             // Without room for it in the kernel its writes are seen once they are read.
@@ -215,7 +248,6 @@ impl Visibility {
             visibility,
             id,
             socket,
-            progress,
             read: 0,
             taken_in: 0,
             is_behind: false,
@@ -250,7 +282,7 @@ impl Visibility {
         for _ in 0..2 {
             let until = Instant::now() + LOOK_TIME_MAX / 2;
             let mut left = Vec::new();
-            for mut unread in waited_for {
+            for unread in waited_for {
                 if timeout_at(until, unread.taken_in()).await.is_err() {
                     left.push(unread);
                 }
@@ -272,10 +304,9 @@ impl Visibility {
 
     /// Returns when a write of another connection is committed, or never will be.
     async fn committed(&self, write: Write) {
-        let seen = self.table.lock().connections.get(&write.connection).map(|c| c.seen.clone());
-        if let Some(mut seen) = seen {
-            // A connection that is gone commits nothing more.
-            let _ = seen.wait_for(|progress| progress.committed >= write.nth).await;
+        let known = self.table.lock().connections.get(&write.connection).cloned();
+        if let Some(Known { socket, .. }) = known {
+            socket.is_at(|progress| progress.committed >= write.nth).await;
         }
     }
 
@@ -297,39 +328,36 @@ impl Visibility {
     /// The last write of each other connection that has open ones.
     fn written(&self, own: u64) -> Vec<Write> {
         let table = self.table.lock();
-        let is_open = |known: &Known| known.seen.borrow().committed < known.written;
+        let is_open = |known: &Known| known.socket.progress().committed < known.written;
         let others = table.connections.iter().filter(|(id, known)| **id != own && is_open(known));
         others.map(|(id, known)| Write { connection: *id, nth: known.written }).collect()
     }
 }
 
 struct Unread {
-    seen: watch::Receiver<Progress>,
     socket: Arc<Socket>,
     received: u64,
 }
 
 impl Unread {
-    async fn taken_in(&mut self) {
-        let received = self.received;
-        // A connection that is gone has nothing to be seen.
-        let _ = self.seen.wait_for(|progress| progress.has_taken_in(received)).await;
+    async fn taken_in(&self) {
+        self.socket.is_at(|progress| progress.has_taken_in(self.received)).await;
     }
 }
 
 /// Received bytes of a connection that count and are not taken in. Its task is
 /// notified to hurry.
-fn unread_of(Known { seen, socket, .. }: Known) -> Option<Unread> {
-    if socket.is_late() || !seen.borrow().counts {
+fn unread_of(Known { socket, .. }: Known) -> Option<Unread> {
+    if socket.is_late() || !socket.progress().counts {
         return None;
     }
     let received = socket.received();
-    if seen.borrow().has_taken_in(received) {
+    if socket.progress().has_taken_in(received) {
         return None;
     }
     socket.wanted.fetch_max(received, Ordering::SeqCst);
     socket.hurry.notify_one();
-    Some(Unread { seen, socket, received })
+    Some(Unread { socket, received })
 }
 
 /// The connections whose sockets have bytes now, or an end.
@@ -379,7 +407,6 @@ pub struct Sender {
     visibility: Arc<Visibility>,
     id: u64,
     socket: Arc<Socket>,
-    progress: watch::Sender<Progress>,
     /// How many bytes it has read.
     read: u64,
     /// How many of them are taken in.
@@ -448,11 +475,9 @@ impl Sender {
         if all {
             self.taken_in = self.read;
         }
-        self.progress.send_if_modified(|progress| {
-            let before = *progress;
+        self.socket.go_on(|progress| {
             progress.taken_in = self.taken_in;
             progress.counts = counts;
-            *progress != before
         });
     }
 
@@ -507,7 +532,7 @@ impl Sender {
             self.open.pop_front();
         }
         drop(table);
-        self.progress.send_modify(|progress| progress.committed = count);
+        self.socket.go_on(|progress| progress.committed = count);
     }
 
     /// Writes to wait for before a call of this connection starts. `replied`: its client waits for
@@ -533,6 +558,8 @@ impl Drop for Sender {
         for open in &self.open {
             table.writes.remove(open.number, &open.keys);
         }
+        drop(table);
+        self.socket.go_on(|progress| *progress = Progress::GONE);
     }
 }
 
