@@ -18,8 +18,9 @@ use super::open_appends::OpenAppends;
 use super::wire::Append;
 use crate::storage::record::LogIdRecord;
 
-/// Longest time that a commit report is held back.
-const COMMIT_DELAY: Duration = Duration::from_millis(2);
+/// Longest time that a commit report is held back: about as long as many callers take until their
+/// next commands are an entry.
+const COMMIT_DELAY: Duration = Duration::from_millis(10);
 
 /// Chooses which of the library's appends to send; all of them are noted in
 /// `open`.
