@@ -1,5 +1,6 @@
-//! Log entries as bytes: MessagePack with named fields, read strictly. An old
-//! node that skipped what a newer one obeys would diverge silently.
+//! Log entries as bytes: MessagePack with named fields (but for those of a few
+//! commands on keys), read strictly. An old node that skipped what a newer one
+//! obeys would diverge silently.
 
 use holdfast_api::Entry;
 use serde::de::DeserializeOwned;

@@ -2,7 +2,8 @@
 
 use std::convert::Infallible;
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::Revision;
 use super::facts::{COMMAND_BYTES, Facts, Sender, Size, Subject};
@@ -29,6 +30,7 @@ pub const PIPELINE_BYTES_MAX: usize = 1024 * 1024;
 #[serde(rename_all = "snake_case")]
 pub enum KvOp {
     /// Sets a key to a value, whatever it had before.
+    #[serde(serialize_with = "key_and_value")]
     Put {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
@@ -42,6 +44,7 @@ pub enum KvOp {
     },
     /// Adds to a decimal number (absent = 0) with TCPStore's rules: the text is
     /// read as C's `strtoll` does, the sum wraps, plain decimal is stored.
+    #[serde(serialize_with = "key_and_delta")]
     Add {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
@@ -77,6 +80,7 @@ pub enum KvOp {
         value: Blob,
     },
     /// Appends to a key's value (absent = empty). Logged as the delta.
+    #[serde(serialize_with = "key_and_value")]
     Append {
         /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
@@ -89,6 +93,7 @@ pub enum KvOp {
         key: Blob,
     },
     /// Puts a value at the end of a queue. Queues and keys are separate spaces.
+    #[serde(serialize_with = "key_and_value")]
     QueuePush {
         /// Key of the queue: any bytes, up to `key_bytes_max`.
         key: Blob,
@@ -263,13 +268,48 @@ impl Part<'_> {
 }
 
 /// A key and its value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyValue {
     /// Key: any bytes, up to `key_bytes_max`.
     pub key: Blob,
     /// Value: any bytes, up to `value_bytes_max`; may be empty.
     pub value: Blob,
+}
+
+impl Serialize for KeyValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        key_and_value(&self.key, &self.value, serializer)
+    }
+}
+
+fn key_and_value<S: Serializer>(
+    key: &Blob,
+    value: &Blob,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    key_and(key, ("value", value), serializer)
+}
+
+fn key_and_delta<S: Serializer>(key: &Blob, delta: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    key_and(key, ("delta", delta), serializer)
+}
+
+/// A key and another field. In MessagePack they stand in this order without their names, which take
+/// nodes longer than the rest of such a command. Both forms are read, by the first release, too. A
+/// field that is added goes behind them, and is not written while it has its default.
+fn key_and<S: Serializer>(
+    key: &Blob,
+    (name, other): (&'static str, &impl Serialize),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    if !serializer.is_human_readable() {
+        return (key, other).serialize(serializer);
+    }
+    let mut fields = serializer.serialize_struct("KeyAnd", 2)?;
+    fields.serialize_field("key", key)?;
+    fields.serialize_field(name, other)?;
+    fields.end()
 }
 
 /// One comparison of a transaction.
@@ -461,4 +501,61 @@ pub enum PipelinedOutcome {
     Kv(KvOutcome),
     /// The command changed nothing, and why. The commands after it are applied.
     Refused(Refusal),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The commands as the first release writes and reads them.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum FirstRelease {
+        Put { key: Blob, value: Blob },
+        MultiPut { entries: Vec<Pair> },
+        Add { key: Blob, delta: i64 },
+        Append { key: Blob, value: Blob },
+        QueuePush { key: Blob, value: Blob },
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Pair {
+        key: Blob,
+        value: Blob,
+    }
+
+    #[test]
+    fn fields_without_names_are_read_by_the_first_release_and_its_own_are_read() {
+        let (key, value) = (|| Blob::from("k"), || Blob::from("v"));
+        let entry = || KeyValue { key: key(), value: value() };
+        let pair = || Pair { key: key(), value: value() };
+        for (new, old) in [
+            (
+                KvOp::Put { key: key(), value: value() },
+                FirstRelease::Put { key: key(), value: value() },
+            ),
+            (
+                KvOp::MultiPut { entries: vec![entry(), entry()] },
+                FirstRelease::MultiPut { entries: vec![pair(), pair()] },
+            ),
+            (KvOp::Add { key: key(), delta: -7 }, FirstRelease::Add { key: key(), delta: -7 }),
+            (
+                KvOp::Append { key: key(), value: value() },
+                FirstRelease::Append { key: key(), value: value() },
+            ),
+            (
+                KvOp::QueuePush { key: key(), value: value() },
+                FirstRelease::QueuePush { key: key(), value: value() },
+            ),
+        ] {
+            let packed = rmp_serde::to_vec_named(&new).unwrap();
+            let named = rmp_serde::to_vec_named(&old).unwrap();
+            assert!(packed.len() < named.len());
+            assert_eq!(rmp_serde::from_slice::<FirstRelease>(&packed).unwrap(), old);
+            for bytes in [&packed, &named] {
+                assert_eq!(rmp_serde::from_slice::<KvOp>(bytes).unwrap(), new);
+            }
+            assert_eq!(serde_json::to_value(&new).unwrap(), serde_json::to_value(&old).unwrap());
+        }
+    }
 }
