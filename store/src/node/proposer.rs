@@ -65,7 +65,8 @@ const AHEAD_MAX_MS: LogTime = 250;
 /// is counted in hours.
 const RUNS_AGE_EVERY_MS: LogTime = 60_000;
 
-/// Most expiries proposed at once.
+/// Most expiries and deadlines proposed at once. If more is due, the rest follows as soon as these
+/// are applied.
 const EXPIRIES_MAX: usize = 256;
 
 /// Called once with the command's answer.
@@ -116,6 +117,7 @@ impl Proposer {
             long_under_way: false,
             renewals: renewal_tickets,
             clock: LogClock::new(Instant::now()),
+            looks: Looks::default(),
             started_term: None,
             ended_runs_kept,
         };
@@ -169,9 +171,41 @@ impl Packed {
     }
 }
 
+/// The leader's own commands.
+#[derive(Default)]
+struct Own {
+    commands: Vec<Proposal>,
+    /// Whether more may be due than these.
+    is_full: bool,
+}
+
+/// When to look at what is due: at each tick, and if that was more than one entry takes, as soon
+/// as that entry is applied.
+#[derive(Debug, Default)]
+struct Looks {
+    /// Whether it is time.
+    now: bool,
+    /// Entries under way that left some of it.
+    full: usize,
+}
+
+impl Looks {
+    fn proposed(&mut self, is_full: bool) {
+        self.full += usize::from(is_full);
+    }
+
+    /// An entry was applied, or not. While another one is under way, the same would be due again.
+    fn heard_back(&mut self, was_full: bool, is_applied: bool) {
+        self.full -= usize::from(was_full);
+        self.now |= was_full && is_applied && self.full == 0;
+    }
+}
+
 /// Result of an entry.
 struct Proposed {
     was_long: bool,
+    was_full: bool,
+    is_applied: bool,
     /// The term that it announced, if the announcement got no answer.
     unheard: Option<u64>,
 }
@@ -186,6 +220,7 @@ struct Task {
     long_under_way: bool,
     renewals: queue::Receiver<Ticket>,
     clock: LogClock,
+    looks: Looks,
     /// The term in which this node has announced itself as leader.
     started_term: Option<u64>,
     ended_runs_kept: Duration,
@@ -196,16 +231,15 @@ impl Task {
         let mut under_way = FuturesOrdered::new();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut look = false;
         loop {
             let has_room = under_way.len() < PIPELINE_MAX;
             // Expiries and deadlines do not wait until the queues are empty.
-            if has_room && (look || ticks.tick().now_or_never().is_some()) {
-                look = false;
+            if has_room && (self.looks.now || ticks.tick().now_or_never().is_some()) {
+                self.looks.now = false;
                 self.look_at_the_clock();
                 let own = self.own_commands();
                 let packed = self.pack(None);
-                if !own.is_empty() || !packed.commands.is_empty() {
+                if !own.commands.is_empty() || !packed.commands.is_empty() {
                     under_way.push_back(self.propose(own, packed));
                     continue;
                 }
@@ -217,21 +251,21 @@ impl Task {
                 }
                 Some(ticket) = self.urgent.recv(), if has_room => {
                     let packed = self.pack(Some(ticket));
-                    under_way.push_back(self.propose(Vec::new(), packed));
+                    under_way.push_back(self.propose(Own::default(), packed));
                 }
                 Some(ticket) = self.long.recv(), if has_room && !self.long_under_way => {
                     self.long_under_way = true;
                     let packed = Packed { is_long: true, ..self.pack(Some(ticket)) };
-                    under_way.push_back(self.propose(Vec::new(), packed));
+                    under_way.push_back(self.propose(Own::default(), packed));
                 }
                 ticket = self.tickets.recv(), if has_room => {
                     let Some(ticket) = ticket else { break };
                     let packed = self.pack(Some(ticket));
-                    under_way.push_back(self.propose(Vec::new(), packed));
+                    under_way.push_back(self.propose(Own::default(), packed));
                 }
                 _ = ticks.tick() => {
                     self.look_at_the_clock();
-                    look = true;
+                    self.looks.now = true;
                 }
             }
         }
@@ -240,15 +274,16 @@ impl Task {
             let next = self.waiting(true).or_else(|| self.long.try_recv());
             let Some(ticket) = next else { break };
             let packed = self.pack(Some(ticket));
-            under_way.push_back(self.propose(Vec::new(), packed));
+            under_way.push_back(self.propose(Own::default(), packed));
         }
         while under_way.next().await.is_some() {}
     }
 
     /// An announcement without an answer has to be repeated.
     fn heard_back(&mut self, proposed: Proposed) {
-        let Proposed { was_long, unheard } = proposed;
+        let Proposed { was_long, was_full, is_applied, unheard } = proposed;
         self.long_under_way &= !was_long;
+        self.looks.heard_back(was_full, is_applied);
         if unheard.is_some() && unheard == self.started_term {
             self.started_term = None;
         }
@@ -308,19 +343,21 @@ impl Task {
     }
 
     /// The leader's own commands: its start, expiries, the time.
-    fn own_commands(&mut self) -> Vec<Proposal> {
+    fn own_commands(&mut self) -> Own {
         let (term, leads) = self.consensus.leadership();
         if !leads {
-            return Vec::new();
+            return Own::default();
         }
         let own = |command| Proposal { session: None, command };
         if self.started_term != Some(term) {
-            return Vec::from([own(Command::Cluster(ClusterCommand::Tick))]);
+            let commands = Vec::from([own(Command::Cluster(ClusterCommand::Tick))]);
+            return Own { commands, is_full: false };
         }
         let state = self.state.read();
         let machine = &state.machine;
         let mut commands: Vec<Proposal> =
             machine.due(self.clock.time(), EXPIRIES_MAX).into_iter().map(own).collect();
+        let is_full = commands.len() == EXPIRIES_MAX;
         let kept_ms = u64::try_from(self.ended_runs_kept.as_millis()).unwrap_or(u64::MAX);
         let purges = machine.purgeable(kept_ms, EXPIRIES_MAX - commands.len());
         commands.extend(purges.into_iter().map(own));
@@ -330,19 +367,20 @@ impl Task {
         if commands.is_empty() && due {
             commands.push(own(Command::Cluster(ClusterCommand::Tick)));
         }
-        commands
+        Own { commands, is_full }
     }
 
     /// Proposes one entry, the leader's own commands first; every callback gets the
     /// outcome.
     fn propose(
         &mut self,
-        own: Vec<Proposal>,
+        own: Own,
         packed: Packed,
     ) -> impl Future<Output = Proposed> + Send + use<> {
         let time = self.stamp();
         let (term, leads) = self.consensus.leadership();
-        let mut commands = own;
+        let Own { mut commands, is_full: was_full } = own;
+        self.looks.proposed(was_full);
         // A leader's first entry announces it: idle times count anew from here (a
         // failover expires nothing).
         let announces = leads && self.started_term != Some(term);
@@ -358,9 +396,9 @@ impl Task {
         let encode = || LogEntry::new(Entry { time, commands }, Some(done));
         let entry = if was_long { at_length(encode) } else { encode() };
         async move {
-            let proposed = consensus.propose(entry).await;
-            let unheard = if proposed.is_err() && announces { Some(term) } else { None };
-            Proposed { was_long, unheard }
+            let is_applied = consensus.propose(entry).await.is_ok();
+            let unheard = if !is_applied && announces { Some(term) } else { None };
+            Proposed { was_long, was_full, is_applied, unheard }
         }
     }
 }
@@ -402,6 +440,28 @@ mod tests {
     use holdfast_api::{Among, Arrival, RoundCommand, Terms};
 
     use super::*;
+
+    #[test]
+    fn what_did_not_fit_follows_as_soon_as_the_rest_is_applied() {
+        let mut looks = Looks::default();
+        looks.proposed(false);
+        looks.heard_back(false, true);
+        assert!(!looks.now, "all that was due is done");
+        // A tick comes before the first one is applied: both hold the same.
+        looks.proposed(true);
+        looks.proposed(true);
+        looks.heard_back(true, true);
+        assert!(!looks.now);
+        looks.heard_back(true, true);
+        assert!(std::mem::take(&mut looks.now));
+        // It leads no more, or cannot write: the next tick is early enough.
+        looks.proposed(true);
+        looks.heard_back(true, false);
+        assert!(!looks.now);
+        looks.proposed(true);
+        looks.heard_back(true, true);
+        assert!(looks.now);
+    }
 
     #[test]
     fn large_sets_fill_an_entry_before_their_bytes_do() {
