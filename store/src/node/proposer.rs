@@ -37,9 +37,13 @@ const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 /// apply it must not take long.
 const ENTRY_STEPS_MAX: usize = 8 * 1024;
 
-/// Parts of an entry that urgent commands may fill while others wait.
+/// Parts of an entry that renewals may fill while urgent commands wait, and both while others do.
+const RENEWALS_PARTS_MAX: usize = 2;
 const FIRST_PARTS_MAX: usize = 3;
 const PARTS: usize = 4;
+
+/// What a renewal costs its tenant: turns come round soon.
+const RENEWAL_COST: u64 = queue::CREDIT / 16;
 
 /// What a step of a command costs its tenant, in bytes.
 const STEP_COST: usize = 128;
@@ -91,7 +95,7 @@ pub(crate) struct Proposer {
     /// Commands that take long: one at a time.
     long: queue::Sender<Ticket>,
     /// Renewals of leases have time: they go with the next proposal, at the next tick
-    /// at the latest.
+    /// at the latest. Those that an entry has no room for do not wait for another tick.
     renewals: queue::Sender<Ticket>,
 }
 
@@ -111,11 +115,14 @@ impl Proposer {
             id,
             consensus,
             state,
-            tickets,
-            urgent: urgent_tickets,
+            waiting: Waiting {
+                tickets,
+                urgent: urgent_tickets,
+                renewals: renewal_tickets,
+                has_renewals_left: false,
+            },
             long: long_tickets,
             long_under_way: false,
-            renewals: renewal_tickets,
             clock: LogClock::new(Instant::now()),
             looks: Looks::default(),
             started_term: None,
@@ -127,7 +134,7 @@ impl Proposer {
     /// Queues a command of a tenant; `done` gets its outcome. Never blocks.
     pub(crate) fn submit(&self, tenant: Tenant, proposal: Proposal, size: Size, done: Done) {
         let (queue, cost) = match proposal.command.facts().turn {
-            Turn::Tick => (&self.renewals, 1),
+            Turn::Tick => (&self.renewals, RENEWAL_COST),
             Turn::First => (&self.urgent, cost(&size)),
             // One at a time, of each tenant in turn.
             Turn::Last if takes_long(&size) => (&self.long, LONG_BYTES_MIN as u64),
@@ -165,9 +172,52 @@ impl Packed {
             || self.bytes >= ENTRY_BYTES_MAX / PARTS * parts
             || self.steps >= ENTRY_STEPS_MAX / PARTS * parts
     }
+}
 
-    fn has_room_for_first(&self) -> bool {
-        !self.is_beyond(FIRST_PARTS_MAX)
+/// What waits, without commands that take long.
+struct Waiting {
+    tickets: queue::Receiver<Ticket>,
+    urgent: queue::Receiver<Ticket>,
+    renewals: queue::Receiver<Ticket>,
+    /// Whether the last entry had no room for all renewals.
+    has_renewals_left: bool,
+}
+
+impl Waiting {
+    /// Takes what is waiting, after a first ticket if there is one, up to the bounds.
+    /// `rounds_decided`: how many rounds a command may make its run decide again.
+    fn pack(
+        &mut self,
+        first: Option<Ticket>,
+        rounds_decided: impl Fn(&Command) -> usize,
+    ) -> Packed {
+        let mut packed = Packed::default();
+        let mut next = first;
+        while let Some(ticket) = next.take().or_else(|| self.next(&packed)) {
+            packed.bytes += ticket.size.weight;
+            packed.steps += ticket.size.steps + rounds_decided(&ticket.proposal.command);
+            packed.commands.push(ticket.proposal);
+            packed.dones.push_back(ticket.done);
+            if packed.is_beyond(PARTS) {
+                break;
+            }
+        }
+        self.has_renewals_left = packed.is_beyond(PARTS) && !self.renewals.is_empty();
+        packed
+    }
+
+    /// The next command for an entry: the first parts are for renewals, the next ones for
+    /// urgent commands, and the rest for others, if there are any.
+    fn next(&mut self, packed: &Packed) -> Option<Ticket> {
+        let Waiting { tickets, urgent, renewals, .. } = self;
+        let queues = if !packed.is_beyond(RENEWALS_PARTS_MAX) {
+            [renewals, urgent, tickets]
+        } else if !packed.is_beyond(FIRST_PARTS_MAX) {
+            [urgent, renewals, tickets]
+        } else {
+            [tickets, urgent, renewals]
+        };
+        queues.into_iter().find_map(queue::Receiver::try_recv)
     }
 }
 
@@ -214,11 +264,9 @@ struct Task {
     id: NodeId,
     consensus: Consensus,
     state: SharedState,
-    tickets: queue::Receiver<Ticket>,
-    urgent: queue::Receiver<Ticket>,
+    waiting: Waiting,
     long: queue::Receiver<Ticket>,
     long_under_way: bool,
-    renewals: queue::Receiver<Ticket>,
     clock: LogClock,
     looks: Looks,
     /// The term in which this node has announced itself as leader.
@@ -249,7 +297,7 @@ impl Task {
                 Some(proposed) = under_way.next(), if !under_way.is_empty() => {
                     self.heard_back(proposed);
                 }
-                Some(ticket) = self.urgent.recv(), if has_room => {
+                Some(ticket) = self.waiting.urgent.recv(), if has_room => {
                     let packed = self.pack(Some(ticket));
                     under_way.push_back(self.propose(Own::default(), packed));
                 }
@@ -258,7 +306,13 @@ impl Task {
                     let packed = Packed { is_long: true, ..self.pack(Some(ticket)) };
                     under_way.push_back(self.propose(Own::default(), packed));
                 }
-                ticket = self.tickets.recv(), if has_room => {
+                Some(ticket) = self.waiting.renewals.recv(),
+                    if has_room && self.waiting.has_renewals_left =>
+                {
+                    let packed = self.pack(Some(ticket));
+                    under_way.push_back(self.propose(Own::default(), packed));
+                }
+                ticket = self.waiting.tickets.recv(), if has_room => {
                     let Some(ticket) = ticket else { break };
                     let packed = self.pack(Some(ticket));
                     under_way.push_back(self.propose(Own::default(), packed));
@@ -271,7 +325,7 @@ impl Task {
         }
         // All handles are gone: propose what is still queued.
         loop {
-            let next = self.waiting(true).or_else(|| self.long.try_recv());
+            let next = self.waiting.next(&Packed::default()).or_else(|| self.long.try_recv());
             let Some(ticket) = next else { break };
             let packed = self.pack(Some(ticket));
             under_way.push_back(self.propose(Own::default(), packed));
@@ -313,33 +367,11 @@ impl Task {
 
     /// Takes what is waiting, after a first ticket if there is one, up to the bounds.
     fn pack(&mut self, first: Option<Ticket>) -> Packed {
-        let mut packed = Packed::default();
-        let mut next = first;
-        while let Some(ticket) = next.take().or_else(|| self.waiting(packed.has_room_for_first())) {
-            packed.bytes += ticket.size.weight;
-            packed.steps += ticket.size.steps + self.rounds_decided(&ticket.proposal.command);
-            packed.commands.push(ticket.proposal);
-            packed.dones.push_back(ticket.done);
-            if packed.is_beyond(PARTS) {
-                break;
-            }
-        }
-        packed
-    }
-
-    /// How many rounds a command may make its run decide again.
-    fn rounds_decided(&self, command: &Command) -> usize {
-        match command.may_change_members() {
-            true => self.state.read().machine.rounds_gathering(command),
+        let Task { waiting, state, .. } = self;
+        waiting.pack(first, |command| match command.may_change_members() {
+            true => state.read().machine.rounds_gathering(command),
             false => 0,
-        }
-    }
-
-    /// The next waiting command; `first`: an urgent one, if there is one.
-    fn waiting(&mut self, first: bool) -> Option<Ticket> {
-        let Task { renewals, urgent, tickets, .. } = self;
-        let queues = if first { [renewals, urgent, tickets] } else { [tickets, renewals, urgent] };
-        queues.into_iter().find_map(queue::Receiver::try_recv)
+        })
     }
 
     /// The leader's own commands: its start, expiries, the time.
@@ -437,7 +469,7 @@ pub(crate) const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Among, Arrival, RoundCommand, Terms};
+    use holdfast_api::{Among, Arrival, LeaseCommand, LeaseId, RoundCommand, Terms};
 
     use super::*;
 
@@ -461,6 +493,71 @@ mod tests {
         looks.proposed(true);
         looks.heard_back(true, true);
         assert!(looks.now);
+    }
+
+    /// A queue with a ticket of each of these tenants, in this order.
+    fn waiting_for(
+        turns: &[(&str, usize)],
+        cost: u64,
+        command: impl Fn(&str) -> Command,
+    ) -> queue::Receiver<Ticket> {
+        let (sender, receiver) = queue::channel(QUEUE_MAX);
+        for &(job, count) in turns {
+            for _ in 0..count {
+                let command = command(job);
+                let size = command.size();
+                let proposal = Proposal { session: None, command };
+                let ticket = Ticket { proposal, size, done: Box::new(|_| ()) };
+                let sent = sender.try_send(Tenant::Job(job.parse().unwrap()), cost, ticket);
+                assert!(sent.is_ok());
+            }
+        }
+        receiver
+    }
+
+    #[test]
+    fn a_flood_of_renewals_delays_neither_those_of_others_nor_what_is_urgent() {
+        let keep_alive = |job: &str| {
+            let lease: LeaseId = if job == "few" { 2.into() } else { 1.into() };
+            Command::Lease(LeaseCommand::KeepAlive { lease })
+        };
+        let revoke = |_: &str| Command::Lease(LeaseCommand::Revoke { lease: 2.into() });
+        let turns = [("many", 4 * ENTRY_COMMANDS_MAX), ("few", 1)];
+        let mut waiting = Waiting {
+            tickets: waiting_for(&[], 1, revoke),
+            urgent: waiting_for(&[("few", 1)], 1, revoke),
+            renewals: waiting_for(&turns, RENEWAL_COST, keep_alive),
+            has_renewals_left: false,
+        };
+        let packed = waiting.pack(None, |_| 0);
+        assert_eq!(packed.commands.len(), ENTRY_COMMANDS_MAX);
+        let place = |command: Command| {
+            packed.commands.iter().position(|proposal| proposal.command == command)
+        };
+        assert!(place(keep_alive("few")).is_some_and(|place| place < 32));
+        assert!(place(revoke("few")).is_some());
+
+        // The rest does not wait for the tick, and the last entry leaves nothing.
+        let mut entries = 1;
+        while waiting.has_renewals_left {
+            waiting.pack(None, |_| 0);
+            entries += 1;
+        }
+        assert_eq!(entries, 5);
+        assert!(waiting.renewals.is_empty());
+    }
+
+    #[test]
+    fn renewals_for_which_there_was_room_wait_for_the_next_tick() {
+        let keep_alive = |_: &str| Command::Lease(LeaseCommand::KeepAlive { lease: 1.into() });
+        let mut waiting = Waiting {
+            tickets: waiting_for(&[], 1, keep_alive),
+            urgent: waiting_for(&[], 1, keep_alive),
+            renewals: waiting_for(&[("a", 82)], RENEWAL_COST, keep_alive),
+            has_renewals_left: false,
+        };
+        assert_eq!(waiting.pack(None, |_| 0).commands.len(), 82);
+        assert!(!waiting.has_renewals_left);
     }
 
     #[test]
