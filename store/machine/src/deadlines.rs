@@ -2,7 +2,8 @@
 //! takes no scan.
 
 use holdfast_api::{LogTime, SecretId};
-use imbl::OrdSet;
+
+use crate::turns::{Turns, take_turns};
 
 /// Something that ends when unused for its TTL.
 #[derive(Debug, Clone, Copy)]
@@ -11,76 +12,94 @@ pub(crate) struct Use {
     pub last_used: LogTime,
 }
 
-/// Ids by their deadlines.
+impl Use {
+    /// When something with this use ends.
+    pub fn deadline(self, leader_since: LogTime) -> LogTime {
+        self.last_used.max(leader_since).saturating_add(self.ttl_ms)
+    }
+}
+
+/// Ids by their deadlines, of jobs that take turns.
 ///
 /// A failover counts as use: a new leader makes all idle times count anew. Then
 /// ids are due in order of their TTLs until they are used: so `idle` becomes
-/// `all`, one clone of a persistent set.
-#[derive(Clone, Default)]
-pub(crate) struct Deadlines {
-    /// Every id by (TTL, id).
-    all: OrdSet<(u64, SecretId)>,
-    /// Those not used since the leader started, in the same order.
-    idle: OrdSet<(u64, SecretId)>,
-    /// The others, by (deadline, id).
-    used: OrdSet<(LogTime, SecretId)>,
+/// `all`, one clone of persistent sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Deadlines<J: Ord> {
+    /// Every id by its TTL.
+    all: Turns<J, SecretId>,
+    /// Those not used since the leader started, likewise.
+    idle: Turns<J, SecretId>,
+    /// The others, by their deadlines.
+    used: Turns<J, SecretId>,
 }
 
-impl Deadlines {
-    /// When something with this use ends.
-    pub fn of(usage: Use, leader_since: LogTime) -> LogTime {
-        usage.last_used.max(leader_since).saturating_add(usage.ttl_ms)
+impl<J: Ord> Default for Deadlines<J> {
+    fn default() -> Self {
+        Deadlines { all: Turns::default(), idle: Turns::default(), used: Turns::default() }
+    }
+}
+
+impl<J: Ord + Clone> Deadlines<J> {
+    pub fn insert(&mut self, job: &J, id: SecretId, usage: Use, leader_since: LogTime) {
+        self.all.insert(job.clone(), usage.ttl_ms, id);
+        self.arm(job, id, usage, leader_since);
     }
 
-    pub fn insert(&mut self, id: SecretId, usage: Use, leader_since: LogTime) {
-        self.all.insert((usage.ttl_ms, id));
-        self.arm(id, usage, leader_since);
-    }
-
-    pub fn remove(&mut self, id: SecretId, usage: Use, leader_since: LogTime) {
-        self.all.remove(&(usage.ttl_ms, id));
-        self.disarm(id, usage, leader_since);
+    pub fn remove(&mut self, job: &J, id: SecretId, usage: Use, leader_since: LogTime) {
+        self.all.remove(job.clone(), usage.ttl_ms, id);
+        self.disarm(job, id, usage, leader_since);
     }
 
     /// Records a use at `time`.
-    pub fn touch(&mut self, id: SecretId, usage: &mut Use, time: LogTime, leader_since: LogTime) {
-        self.disarm(id, *usage, leader_since);
+    pub fn touch(
+        &mut self,
+        job: &J,
+        id: SecretId,
+        usage: &mut Use,
+        time: LogTime,
+        leader_since: LogTime,
+    ) {
+        self.disarm(job, id, *usage, leader_since);
         usage.last_used = time;
-        self.arm(id, *usage, leader_since);
+        self.arm(job, id, *usage, leader_since);
     }
 
     /// Restarts all idle times. Returns values to free.
-    pub fn restart(&mut self) -> impl Send + use<> {
+    pub fn restart(&mut self) -> (Turns<J, SecretId>, Turns<J, SecretId>) {
         let idle = std::mem::replace(&mut self.idle, self.all.clone());
         (idle, std::mem::take(&mut self.used))
     }
 
-    /// What is due, as (deadline, id), each in O(log n).
+    /// Up to `max` that are due, as (deadline, id), each in O(log n): one of each job, then the
+    /// next of each.
     pub fn due(
         &self,
         time: LogTime,
         leader_since: LogTime,
-    ) -> impl Iterator<Item = (LogTime, SecretId)> + '_ {
-        let reached = move |(deadline, _): &(LogTime, SecretId)| *deadline <= time;
-        let idle = self.idle.iter().map(move |(ttl, id)| (leader_since.saturating_add(*ttl), *id));
-        idle.take_while(reached).chain(self.used.iter().copied().take_while(reached))
+        max: usize,
+    ) -> impl Iterator<Item = (LogTime, SecretId)> {
+        let idle = take_turns(self.idle.due(leader_since, time), max);
+        let used = take_turns(self.used.due(0, time), max);
+        let both = take_turns([idle.into_iter(), used.into_iter()], max);
+        both.into_iter().map(|(deadline, _, id)| (deadline, *id))
     }
 
     /// An id used at the very time of the leader's start counts as idle; its deadline
     /// is the same in both sets.
-    fn arm(&mut self, id: SecretId, usage: Use, leader_since: LogTime) {
+    fn arm(&mut self, job: &J, id: SecretId, usage: Use, leader_since: LogTime) {
         if usage.last_used > leader_since {
-            self.used.insert((Deadlines::of(usage, leader_since), id));
+            self.used.insert(job.clone(), usage.deadline(leader_since), id);
         } else {
-            self.idle.insert((usage.ttl_ms, id));
+            self.idle.insert(job.clone(), usage.ttl_ms, id);
         }
     }
 
-    fn disarm(&mut self, id: SecretId, usage: Use, leader_since: LogTime) {
+    fn disarm(&mut self, job: &J, id: SecretId, usage: Use, leader_since: LogTime) {
         if usage.last_used > leader_since {
-            self.used.remove(&(Deadlines::of(usage, leader_since), id));
+            self.used.remove(job.clone(), usage.deadline(leader_since), id);
         } else {
-            self.idle.remove(&(usage.ttl_ms, id));
+            self.idle.remove(job.clone(), usage.ttl_ms, id);
         }
     }
 }

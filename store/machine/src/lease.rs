@@ -32,7 +32,7 @@ pub(crate) struct Leases {
     pub by_run: OrdSet<(RunKey, LeaseId)>,
     /// Number of leases ever granted, plus one: no id is used again.
     pub next: u64,
-    pub deadlines: Deadlines,
+    pub deadlines: Deadlines<Name>,
     pub shares: Shares,
 }
 
@@ -122,7 +122,7 @@ impl Leases {
     pub fn insert(&mut self, id: LeaseId, lease: Lease, leader_since: LogTime) {
         self.by_nonce.insert(lease.nonce, id);
         self.by_run.insert((lease.run.clone(), id));
-        self.deadlines.insert(id, lease.usage, leader_since);
+        self.deadlines.insert(&lease.run.job, id, lease.usage, leader_since);
         self.shares.take(Some(&lease.run.job));
         self.by_id.insert(id, lease);
     }
@@ -131,7 +131,7 @@ impl Leases {
         let lease = self.by_id.remove(&id)?;
         self.by_nonce.remove(&lease.nonce);
         self.by_run.remove(&(lease.run.clone(), id));
-        self.deadlines.remove(id, lease.usage, leader_since);
+        self.deadlines.remove(&lease.run.job, id, lease.usage, leader_since);
         self.shares.give_back(Some(&lease.run.job));
         Some(lease)
     }
@@ -143,7 +143,8 @@ impl Leases {
             return;
         }
         if let Some(lease) = self.by_id.get_mut(&id) {
-            self.deadlines.touch(id, &mut lease.usage, time, leader_since);
+            let Lease { run, usage, .. } = lease;
+            self.deadlines.touch(&run.job, id, usage, time, leader_since);
         }
     }
 
@@ -205,7 +206,7 @@ impl Leases {
     /// is its only one.
     pub fn ends_at(&self, run: &RunKey, leader_since: LogTime) -> Option<LogTime> {
         let first = self.of_run(run).next().and_then(|id| self.by_id.get(&id))?;
-        first.is_last.then(|| Deadlines::of(first.usage, leader_since))
+        first.is_last.then(|| first.usage.deadline(leader_since))
     }
 
     /// The last agent of a run, if it has left for good and the run is ending.
@@ -229,10 +230,11 @@ impl Leases {
         (holders.count > 0).then_some(holders)
     }
 
-    pub fn due(&self, time: LogTime, leader_since: LogTime) -> impl Iterator<Item = Command> + '_ {
-        self.deadlines
-            .due(time, leader_since)
-            .map(|(deadline, lease)| Command::Lease(LeaseCommand::Expire { lease, deadline }))
+    /// Up to `max` expiries that hold at this time; jobs take turns.
+    pub fn due(&self, time: LogTime, leader_since: LogTime, max: usize) -> Vec<Command> {
+        let due = self.deadlines.due(time, leader_since, max);
+        due.map(|(deadline, lease)| Command::Lease(LeaseCommand::Expire { lease, deadline }))
+            .collect()
     }
 }
 
@@ -281,7 +283,7 @@ impl Machine {
             LeaseCommand::Expire { lease, deadline } => {
                 let since = self.sessions.leader_since;
                 let found = self.leases.by_id.get(lease);
-                let seen = found.map(|lease| Deadlines::of(lease.usage, since));
+                let seen = found.map(|lease| lease.usage.deadline(since));
                 if seen.is_some_and(|seen| seen != *deadline || seen > self.time) {
                     LeaseOutcome::StillInUse
                 } else {
@@ -504,7 +506,7 @@ impl Machine {
             return;
         };
         for (at, generation) in job.held.timers() {
-            self.timers.remove(&(at, run.clone(), TimerOf::Held(generation)));
+            self.timers.remove(run.clone(), at, TimerOf::Held(generation));
         }
         job.held.end_run(&revocation, coordination, &free);
         if coordination.processes.is_empty() {
@@ -519,7 +521,7 @@ impl Machine {
         let payload_bytes = former.payload_bytes;
         for (key, round) in &former.rounds {
             if let Some(at) = round.timer {
-                self.timers.remove(&(at, run.clone(), TimerOf::Round(key.clone())));
+                self.timers.remove(run.clone(), at, TimerOf::Round(key.clone()));
             }
         }
         coordination.processes = former.processes.clone();

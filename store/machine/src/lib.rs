@@ -20,6 +20,7 @@
 //! | `cluster` | cluster id, limits, feature level, retired node ids |
 //! | `lease` | leases of hosts |
 //! | `share` | fair shares of sessions and leases |
+//! | `deadlines`, `turns` | what comes due; jobs take turns |
 //! | `process` | registrations and ends of processes |
 //! | `coordination` | the processes, rounds and outcomes of a run, and how a command changes them |
 //! | `round` | rounds: scope, arrivals, and the one rule that closes them |
@@ -93,6 +94,7 @@ mod session;
 mod share;
 mod size;
 mod transaction;
+mod turns;
 
 pub use applied::{Applied, Compacted, Counts, Effect, RunKey};
 pub use cluster::{CLUSTER_ID_BYTES_MAX, RETIRED_NODES_MAX};

@@ -16,6 +16,7 @@ use crate::history::History;
 use crate::job::Jobs;
 use crate::lease::Leases;
 use crate::session::{Admission, Sessions};
+use crate::turns::{parts, take_turns};
 use holdfast_api::version::{COORDINATION_LEVEL, FEATURE_LEVEL};
 
 /// The replicated state. A clone is cheap and does not change with the original:
@@ -200,13 +201,17 @@ impl Machine {
 
     /// Up to `max` commands `Expire` and `Deadline` that hold at a log time, which is
     /// the leader's. The leader proposes them in an entry of that time.
+    ///
+    /// Leases, rounds and sessions have the same part of them, and what one leaves free is for
+    /// the others. Of the leases, and of the rounds, jobs take turns.
     pub fn due(&self, time: LogTime, max: usize) -> Vec<Command> {
-        let since = self.sessions.leader_since;
-        let mut due: Vec<Command> = self.leases.due(time, since).take(max).collect();
-        let reached = self.timers.iter().take_while(|(at, ..)| *at <= time);
-        due.extend(reached.take(max - due.len()).filter_map(|timer| self.deadline(timer)));
-        due.extend(self.sessions.due(time, max - due.len()));
-        due
+        let leases = self.leases.due(time, self.sessions.leader_since, max);
+        let timers = take_turns(self.timers.due(0, time), max).into_iter();
+        let rounds: Vec<Command> = timers.filter_map(|timer| self.deadline(timer)).collect();
+        let sessions = self.sessions.due(time, max);
+        let parts = parts(max, [leases.len(), rounds.len(), sessions.len()]);
+        let due = [leases, rounds, sessions].into_iter().zip(parts);
+        due.flat_map(|(kind, part)| kind.into_iter().take(part)).collect()
     }
 
     /// Whether anything comes due as log time passes. If so, the leader must commit a
@@ -264,5 +269,95 @@ impl fmt::Debug for Machine {
             .field("time", &self.time)
             .field("counts", &self.counts())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::*;
+
+    use super::*;
+
+    fn apply(machine: &mut Machine, time: LogTime, commands: Vec<Command>) -> Vec<Answer> {
+        let commands = commands.into_iter().map(|command| Proposal { session: None, command });
+        let answers = machine.apply(&Entry { time, commands: commands.collect() }).answers;
+        for answer in &answers {
+            assert!(!matches!(answer.outcome, Outcome::Refused(_)), "{answer:?}");
+        }
+        answers
+    }
+
+    fn grant(job: &str, number: u64) -> Command {
+        Command::Lease(LeaseCommand::Grant {
+            scope: Scope { job: job.parse().unwrap(), run: None },
+            nonce: Nonce(number, 1),
+            host: "h".into(),
+            ttl_ms: 2_000,
+            store_lost_ms_max: None,
+        })
+    }
+
+    fn open(number: u64) -> Command {
+        let nonce = Nonce(number, 2);
+        Command::Session(SessionCommand::Open { nonce, ttl_ms: 1, lease: None, job: None })
+    }
+
+    fn register(lease: LeaseId, process: ProcessId) -> Command {
+        Command::Process(ProcessCommand::Register {
+            lease,
+            process: Some(process),
+            nonce: Nonce(process.into(), 3),
+            replaces: 0,
+            takeover: false,
+            role: Role::Active,
+            labels: Labels::new(),
+            policy: Box::default(),
+        })
+    }
+
+    /// Process 0 arrives at a round that waits for another one.
+    fn arrive(lease: LeaseId) -> Command {
+        let deadline = Some(Deadline { after_ms: 100, then: AtDeadline::Fail });
+        let arrival =
+            Arrival { process: 0, incarnation: 1, call: 1, ack: 1, payload: "".into(), holds: 0 };
+        Command::Round(RoundCommand::Arrive {
+            lease,
+            round: "barrier".into(),
+            terms: Box::new(Terms { deadline, ..Terms::default() }),
+            arrivals: vec![arrival],
+        })
+    }
+
+    #[test]
+    fn what_is_due_of_one_job_keeps_no_other_waiting() {
+        let mut machine = Machine::new();
+        let level = ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL };
+        apply(&mut machine, 1, vec![Command::Cluster(level)]);
+        let many = (0..1_000).flat_map(|number| [grant("many", number), open(number)]);
+        apply(&mut machine, 1, many.collect());
+        let granted = apply(&mut machine, 2, vec![grant("few", 1_000)]).remove(0);
+        let Outcome::Lease(LeaseOutcome::Granted { lease: of_few, .. }) = granted.outcome else {
+            panic!("{granted:?}")
+        };
+        apply(&mut machine, 2, vec![register(of_few, 0), register(of_few, 1), arrive(of_few)]);
+
+        let due = machine.due(1_000_000, 256);
+        let (mut leases, mut rounds, mut sessions, mut expires_few) = (0, 0, 0, false);
+        for command in due {
+            match command {
+                Command::Lease(LeaseCommand::Expire { lease, .. }) => {
+                    leases += 1;
+                    expires_few |= lease == of_few;
+                }
+                Command::Round(RoundCommand::Deadline { scope, .. }) => {
+                    rounds += 1;
+                    assert_eq!(scope.job.as_str(), "few");
+                }
+                Command::Session(SessionCommand::Expire { .. }) => sessions += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((leases, rounds, sessions), (128, 1, 127));
+        assert!(expires_few, "its job has its turn");
     }
 }

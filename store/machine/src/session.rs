@@ -44,7 +44,8 @@ pub(crate) struct Sessions {
     /// Log time of the present leader's start, from which idle times count.
     pub leader_since: LogTime,
     pub answer_bytes: u64,
-    pub deadlines: Deadlines,
+    /// They need no turns.
+    pub deadlines: Deadlines<()>,
     pub shares: Shares,
 }
 
@@ -92,7 +93,7 @@ impl Sessions {
     pub fn insert(&mut self, id: SessionId, session: Session) {
         self.by_nonce.insert(session.nonce, id);
         self.answer_bytes += session.answer_bytes;
-        self.deadlines.insert(id, session.usage, self.leader_since);
+        self.deadlines.insert(&(), id, session.usage, self.leader_since);
         self.shares.take(session.job.as_ref());
         self.by_id.insert(id, session);
     }
@@ -116,7 +117,7 @@ impl Sessions {
             return;
         }
         if let Some(session) = self.by_id.get_mut(&id) {
-            self.deadlines.touch(id, &mut session.usage, time, self.leader_since);
+            self.deadlines.touch(&(), id, &mut session.usage, time, self.leader_since);
         }
     }
 
@@ -214,7 +215,7 @@ impl Sessions {
         let session = self.by_id.remove(&id)?;
         self.by_nonce.remove(&session.nonce);
         self.answer_bytes -= session.answer_bytes;
-        self.deadlines.remove(id, session.usage, self.leader_since);
+        self.deadlines.remove(&(), id, session.usage, self.leader_since);
         self.shares.give_back(session.job.as_ref());
         Some(session)
     }
@@ -222,19 +223,17 @@ impl Sessions {
     /// Whether an expiry proposed by the leader holds.
     fn is_due(&self, id: SessionId, deadline: LogTime, time: LogTime) -> bool {
         let session = self.by_id.get(&id);
-        let of = |session: &Session| Deadlines::of(session.usage, self.leader_since);
+        let of = |session: &Session| session.usage.deadline(self.leader_since);
         session.is_some_and(|session| of(session) == deadline) && deadline <= time
     }
 
     /// Expiries that hold at this time, each in O(log n).
     pub fn due(&self, time: LogTime, max: usize) -> Vec<Command> {
-        self.deadlines
-            .due(time, self.leader_since)
-            .take(max)
-            .map(|(deadline, session)| {
-                Command::Session(SessionCommand::Expire { session, deadline })
-            })
-            .collect()
+        let due = self.deadlines.due(time, self.leader_since, max);
+        due.map(|(deadline, session)| {
+            Command::Session(SessionCommand::Expire { session, deadline })
+        })
+        .collect()
     }
 }
 

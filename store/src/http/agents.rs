@@ -18,6 +18,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
 use futures::future::join_all;
 use holdfast_api::agent::{
     CLIENTS_MAX, ENDED_MAX, LISTENS_BYTES_MAX, NAME_BYTES_MAX, OTHER_WAITS_MAX, PROCESSES_MAX,
@@ -39,6 +40,8 @@ use super::problem::extract::Params;
 use super::problem::{Failure, ReadProblems};
 use crate::access::Access;
 use crate::dial;
+use crate::node::tenant::Tenant;
+use crate::node::tenant::room::{Part, Room};
 use crate::node::waits::{Tells, UnreportedWait};
 use crate::node::{Node, acting, at_length};
 use crate::permit::Operation;
@@ -58,8 +61,8 @@ const BLOCKED_MIN: Duration = Duration::from_secs(1);
 const WALK_REST_FACTOR: u32 = 20;
 const WALK_REST_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of reports that a node keeps; what does not fit is only counted.
-const KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of reports that a node keeps, shared out among jobs; what does not fit is only counted.
+const KEPT_BYTES_MAX: u32 = 32 * 1024 * 1024;
 
 /// Agents that have left with ended programs that a node remembers, and for how
 /// long.
@@ -80,11 +83,11 @@ const ALL_JSON_BYTES_MAX: usize = 48 * 1024 * 1024;
 #[derive(Clone, Default)]
 pub(crate) struct Reports(Arc<Mutex<Kept>>);
 
-#[derive(Default)]
 struct Kept {
     last_place: u64,
+    /// For the bytes of reports.
+    room: Room,
     told: BTreeMap<u64, Reported>,
-    bytes: usize,
     left_out: HashSet<u64>,
     /// Ended programs of agents that have left, the latest last.
     left: VecDeque<Left>,
@@ -97,8 +100,8 @@ struct Left {
 
 struct Reported {
     report: Arc<AgentReport>,
-    size: usize,
     at: Instant,
+    _room: Part,
 }
 
 /// Holds the report of one connection; removed on drop.
@@ -147,33 +150,50 @@ impl Reports {
     }
 }
 
-impl Kept {
-    fn forget(&mut self, id: u64) {
-        self.left_out.remove(&id);
-        if let Some(told) = self.told.remove(&id) {
-            self.bytes -= told.size;
+impl Default for Kept {
+    fn default() -> Self {
+        Kept {
+            last_place: 0,
+            room: Room::new(KEPT_BYTES_MAX),
+            told: BTreeMap::new(),
+            left_out: HashSet::new(),
+            left: VecDeque::new(),
         }
     }
 }
 
+impl Kept {
+    fn forget(&mut self, id: u64) {
+        self.left_out.remove(&id);
+        self.told.remove(&id);
+    }
+
+    /// Room for a report of so many bytes, if its job does not have its share already.
+    fn room_for(&self, job: &Name, size: u32) -> Option<Part> {
+        self.room.take(&Tenant::Job(job.clone()), size).now_or_never()
+    }
+}
+
 impl Place {
-    /// Whether the agent of this connection reports its waits.
+    /// Whether the waits of this connection are in its agent's report, and that is kept.
     pub(crate) fn tells(&self) -> Tells {
         self.tells.clone()
     }
 
     /// Replaces the last report.
     pub(crate) fn tell(&self, report: AgentReport) {
-        self.tells.store(true, Ordering::Relaxed);
-        let size = report.size();
+        let size = Some(report.size()).filter(|size| *size <= REPORT_BYTES_MAX);
+        let size = size.filter(|_| is_bounded(&report)).and_then(|size| u32::try_from(size).ok());
         let kept = &mut *self.reports.0.lock();
         kept.forget(self.id);
-        if size > REPORT_BYTES_MAX || !is_bounded(&report) || kept.bytes + size > KEPT_BYTES_MAX {
+        let room = size.and_then(|size| kept.room_for(&report.job, size));
+        self.tells.store(room.is_some(), Ordering::Relaxed);
+        let Some(room) = room else {
             kept.left_out.insert(self.id);
             return;
-        }
-        kept.bytes += size;
-        kept.told.insert(self.id, Reported { report: Arc::new(report), size, at: Instant::now() });
+        };
+        let (report, at) = (Arc::new(report), Instant::now());
+        kept.told.insert(self.id, Reported { report, at, _room: room });
     }
 }
 
@@ -467,6 +487,19 @@ mod tests {
         }
     }
 
+    fn keeps_nothing(reports: &Reports) -> bool {
+        let kept = reports.0.lock();
+        kept.told.is_empty() && !kept.room.is_short_of(KEPT_BYTES_MAX)
+    }
+
+    fn is_told(place: &Place) -> bool {
+        place.tells().load(Ordering::Relaxed)
+    }
+
+    fn told_of(places: &[Place]) -> usize {
+        places.iter().filter(|place| is_told(place)).count()
+    }
+
     fn hosts(reports: &Reports) -> Vec<String> {
         reports.now().0.into_iter().map(|(report, _)| report.host).collect()
     }
@@ -483,7 +516,7 @@ mod tests {
         drop(first);
         assert_eq!(hosts(&reports), ["b"]);
         drop(second);
-        assert_eq!(reports.0.lock().bytes, 0);
+        assert!(keeps_nothing(&reports));
     }
 
     #[test]
@@ -505,7 +538,7 @@ mod tests {
         assert_eq!(left[0].ended.len(), LEFT_ENDED_MAX);
         assert_eq!(left[0].ended.last().map(|one| one.pid), Some(99));
         assert!(left[0].ended[0].ended_ms_ago >= 1_000);
-        assert_eq!(reports.0.lock().bytes, 0);
+        assert!(keeps_nothing(&reports));
     }
 
     #[test]
@@ -534,17 +567,38 @@ mod tests {
     }
 
     #[test]
-    fn all_reports_together_are_bounded() {
+    fn all_reports_together_are_bounded_and_a_job_leaves_room_for_others() {
         let reports = Reports::default();
         let bytes = REPORT_BYTES_MAX - 1024;
-        let count = KEPT_BYTES_MAX / bytes + 2;
-        let places: Vec<Place> = (0..count).map(|_| reports.place()).collect();
+        let count = KEPT_BYTES_MAX as usize / bytes;
         let long = AgentReport { waits: vec![waits_for(bytes)], ..report("a", 0) };
-        places.iter().for_each(|place| place.tell(long.clone()));
-        let kept = reports.0.lock();
-        assert!(kept.bytes <= KEPT_BYTES_MAX);
-        assert!(!kept.left_out.is_empty());
-        assert_eq!(kept.told.len() + kept.left_out.len(), count);
+        let of = |job: &str, report: &AgentReport| AgentReport {
+            job: job.parse().unwrap(),
+            ..report.clone()
+        };
+        let all = ["greedy", "other", "third"].map(|job| {
+            let places: Vec<Place> = (0..count).map(|_| reports.place()).collect();
+            places.iter().for_each(|place| place.tell(of(job, &long)));
+            places
+        });
+        let kept: Vec<usize> = all.iter().map(|places| told_of(places)).collect();
+        assert_eq!(kept, [count / 2, count / 4, count / 8], "half of what the others left");
+        let kept: usize = kept.iter().sum();
+        assert_eq!(reports.now().0.len(), kept);
+        assert_eq!(reports.now().1, (3 * count - kept) as u64);
+
+        // The waits of one whose report is not kept are listed by themselves.
+        let [greedy, ..] = &all;
+        let (first, last) = (&greedy[0], &greedy[count - 1]);
+        assert!(is_told(first) && !is_told(last));
+        last.tell(of("greedy", &report("a", 1)));
+        assert!(!is_told(last), "its job has its share");
+        last.tell(of("fourth", &report("a", 1)));
+        assert!(is_told(last));
+        first.tell(of("greedy", &report("a", WAITS_MAX + 1)));
+        assert!(!is_told(first), "it is too long");
+        drop(all);
+        assert!(keeps_nothing(&reports));
     }
 
     #[test]

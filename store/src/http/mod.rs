@@ -103,8 +103,8 @@ struct Inner {
     dense_frames: Room,
     /// KiB of large frames of replies that are being written, likewise.
     reply_room: Room,
-    /// Streams that may be passed on: each takes one more descriptor.
-    through_room: Arc<Semaphore>,
+    /// Streams that may be passed on.
+    through_places: stream::ThroughPlaces,
     /// Calls that may be passed on, likewise, shared out among tenants.
     passages: forward::Places,
     /// Backups that may run at once.
@@ -178,7 +178,7 @@ impl App {
             frame_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             dense_frames: Room::new(stream::DENSE_FRAMES_MAX),
             reply_room: Room::new(stream::UNDER_WAY_KIB_MAX),
-            through_room: Arc::new(Semaphore::new(passed_on_max)),
+            through_places: stream::ThroughPlaces::new(passed_on_max),
             passages: forward::Places::new(passed_on_max),
             backups: Arc::new(Semaphore::new(backup::BACKUPS_MAX)),
             pressure: stream::Pressure::default(),

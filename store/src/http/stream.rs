@@ -34,6 +34,7 @@ use self::cost::{VALUE_BYTES, cost};
 use self::parked::AllParked;
 pub(crate) use self::pressure::Pressure;
 use self::size::reply_bytes;
+pub(crate) use self::through::Places as ThroughPlaces;
 use super::App;
 use super::accept::Place as ConnectionPlace;
 use super::agents::Place as ReportPlace;

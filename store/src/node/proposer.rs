@@ -38,9 +38,13 @@ const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 /// apply it must not take long.
 const ENTRY_STEPS_MAX: usize = 8 * 1024;
 
-/// Parts of an entry that urgent commands may fill while others wait.
+/// Parts of an entry that renewals may fill while urgent commands wait, and both while others do.
+const RENEWALS_PARTS_MAX: usize = 2;
 const FIRST_PARTS_MAX: usize = 3;
 const PARTS: usize = 4;
+
+/// What a renewal costs its tenant: turns come round soon.
+const RENEWAL_COST: u64 = queue::CREDIT / 16;
 
 /// What a step of a command costs its tenant, in bytes.
 const STEP_COST: usize = 128;
@@ -66,7 +70,8 @@ const AHEAD_MAX_MS: LogTime = 250;
 /// is counted in hours.
 const RUNS_AGE_EVERY_MS: LogTime = 60_000;
 
-/// Most expiries proposed at once.
+/// Most expiries and deadlines proposed at once. If more is due, the rest follows as soon as these
+/// are applied.
 const EXPIRIES_MAX: usize = 256;
 
 /// Called once with the command's answer.
@@ -91,7 +96,7 @@ pub(crate) struct Proposer {
     /// Commands that take long: one at a time.
     long: queue::Sender<Ticket>,
     /// Renewals of leases have time: they go with the next proposal, at the next tick
-    /// at the latest.
+    /// at the latest. Those that an entry has no room for do not wait for another tick.
     renewals: queue::Sender<Ticket>,
 }
 
@@ -111,14 +116,18 @@ impl Proposer {
             id,
             consensus,
             state,
-            tickets,
+            waiting: Waiting {
+                tickets,
+                urgent: urgent_tickets,
+                renewals: renewal_tickets,
+                has_renewals_left: false,
+            },
             small_lane: Lane::default(),
-            urgent: urgent_tickets,
             urgent_lane: Lane::default(),
             long: long_tickets,
             long_under_way: false,
-            renewals: renewal_tickets,
             clock: LogClock::new(Instant::now()),
+            looks: Looks::default(),
             started_term: None,
             ended_runs_kept,
         };
@@ -128,7 +137,7 @@ impl Proposer {
     /// Queues a command of a tenant; `done` gets its outcome. Never blocks.
     pub(crate) fn submit(&self, tenant: Tenant, proposal: Proposal, size: Size, done: Done) {
         let (queue, cost) = match proposal.command.facts().turn {
-            Turn::Tick => (&self.renewals, 1),
+            Turn::Tick => (&self.renewals, RENEWAL_COST),
             Turn::First => (&self.urgent, cost(&size)),
             // One at a time, of each tenant in turn.
             Turn::Last if takes_long(&size) => (&self.long, LONG_BYTES_MIN as u64),
@@ -198,15 +207,91 @@ impl Packed {
             || self.bytes >= ENTRY_BYTES_MAX / PARTS * parts
             || self.steps >= ENTRY_STEPS_MAX / PARTS * parts
     }
+}
 
-    fn has_room_for_first(&self) -> bool {
-        !self.is_beyond(FIRST_PARTS_MAX)
+/// What waits, without commands that take long.
+struct Waiting {
+    tickets: queue::Receiver<Ticket>,
+    urgent: queue::Receiver<Ticket>,
+    renewals: queue::Receiver<Ticket>,
+    /// Whether the last entry had no room for all renewals.
+    has_renewals_left: bool,
+}
+
+impl Waiting {
+    /// Takes what is waiting, after a first ticket if there is one, up to the bounds.
+    /// `rounds_decided`: how many rounds a command may make its run decide again.
+    fn pack(
+        &mut self,
+        first: Option<Ticket>,
+        rounds_decided: impl Fn(&Command) -> usize,
+    ) -> Packed {
+        let mut packed = Packed::default();
+        let mut next = first;
+        while let Some(ticket) = next.take().or_else(|| self.next(&packed)) {
+            packed.bytes += ticket.size.weight;
+            packed.steps += ticket.size.steps + rounds_decided(&ticket.proposal.command);
+            packed.commands.push(ticket.proposal);
+            packed.dones.push_back(ticket.done);
+            if packed.is_beyond(PARTS) {
+                break;
+            }
+        }
+        self.has_renewals_left = packed.is_beyond(PARTS) && !self.renewals.is_empty();
+        packed
+    }
+
+    /// The next command for an entry: the first parts are for renewals, the next ones for
+    /// urgent commands, and the rest for others, if there are any.
+    fn next(&mut self, packed: &Packed) -> Option<Ticket> {
+        let Waiting { tickets, urgent, renewals, .. } = self;
+        let queues = if !packed.is_beyond(RENEWALS_PARTS_MAX) {
+            [renewals, urgent, tickets]
+        } else if !packed.is_beyond(FIRST_PARTS_MAX) {
+            [urgent, renewals, tickets]
+        } else {
+            [tickets, urgent, renewals]
+        };
+        queues.into_iter().find_map(queue::Receiver::try_recv)
+    }
+}
+
+/// The leader's own commands.
+#[derive(Default)]
+struct Own {
+    commands: Vec<Proposal>,
+    /// Whether more may be due than these.
+    is_full: bool,
+}
+
+/// When to look at what is due: at each tick, and if that was more than one entry takes, as soon
+/// as that entry is applied.
+#[derive(Debug, Default)]
+struct Looks {
+    /// Whether it is time.
+    now: bool,
+    /// Entries under way that left some of it.
+    full: usize,
+}
+
+impl Looks {
+    fn proposed(&mut self, is_full: bool) {
+        self.full += usize::from(is_full);
+    }
+
+    /// An entry was applied, or not. While another one is under way, the same would be due again.
+    fn heard_back(&mut self, was_full: bool, is_applied: bool) {
+        self.full -= usize::from(was_full);
+        self.now |= was_full && is_applied && self.full == 0;
     }
 }
 
 /// Result of an entry.
 struct Proposed {
     kind: Kind,
+    /// More may be due than the leader's own commands in it.
+    was_full: bool,
+    is_applied: bool,
     /// The term that it announced, if the announcement got no answer.
     unheard: Option<u64>,
 }
@@ -215,15 +300,14 @@ struct Task {
     id: NodeId,
     consensus: Consensus,
     state: SharedState,
-    tickets: queue::Receiver<Ticket>,
+    waiting: Waiting,
     small_lane: Lane,
-    urgent: queue::Receiver<Ticket>,
     /// Urgent commands wait for urgent ones alone.
     urgent_lane: Lane,
     long: queue::Receiver<Ticket>,
     long_under_way: bool,
-    renewals: queue::Receiver<Ticket>,
     clock: LogClock,
+    looks: Looks,
     /// The term in which this node has announced itself as leader.
     started_term: Option<u64>,
     ended_runs_kept: Duration,
@@ -234,16 +318,15 @@ impl Task {
         let mut under_way = FuturesOrdered::new();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut look = false;
         loop {
             let has_room = under_way.len() < PIPELINE_MAX;
             // Expiries and deadlines do not wait until the queues are empty.
-            if has_room && (look || ticks.tick().now_or_never().is_some()) {
-                look = false;
+            if has_room && (self.looks.now || ticks.tick().now_or_never().is_some()) {
+                self.looks.now = false;
                 self.look_at_the_clock();
                 let own = self.own_commands();
                 let packed = self.pack(None);
-                if !own.is_empty() || !packed.commands.is_empty() {
+                if !own.commands.is_empty() || !packed.commands.is_empty() {
                     under_way.push_back(self.propose(own, packed));
                     continue;
                 }
@@ -255,31 +338,37 @@ impl Task {
                 Some(proposed) = under_way.next(), if !under_way.is_empty() => {
                     self.heard_back(proposed);
                 }
-                Some(ticket) = self.urgent.recv(), if urgent_may_go => {
+                Some(ticket) = self.waiting.urgent.recv(), if urgent_may_go => {
                     let packed = Packed { kind: Kind::Urgent, ..self.pack(Some(ticket)) };
-                    under_way.push_back(self.propose(Vec::new(), packed));
+                    under_way.push_back(self.propose(Own::default(), packed));
                 }
                 Some(ticket) = self.long.recv(), if has_room && !self.long_under_way => {
                     let packed = Packed { kind: Kind::Long, ..self.pack(Some(ticket)) };
-                    under_way.push_back(self.propose(Vec::new(), packed));
+                    under_way.push_back(self.propose(Own::default(), packed));
                 }
-                ticket = self.tickets.recv(), if small_may_go => {
+                Some(ticket) = self.waiting.renewals.recv(),
+                    if has_room && self.waiting.has_renewals_left =>
+                {
+                    let packed = self.pack(Some(ticket));
+                    under_way.push_back(self.propose(Own::default(), packed));
+                }
+                ticket = self.waiting.tickets.recv(), if small_may_go => {
                     let Some(ticket) = ticket else { break };
                     let packed = self.pack(Some(ticket));
-                    under_way.push_back(self.propose(Vec::new(), packed));
+                    under_way.push_back(self.propose(Own::default(), packed));
                 }
                 _ = ticks.tick() => {
                     self.look_at_the_clock();
-                    look = true;
+                    self.looks.now = true;
                 }
             }
         }
         // All handles are gone: propose what is still queued.
         loop {
-            let next = self.waiting(true).or_else(|| self.long.try_recv());
+            let next = self.waiting.next(&Packed::default()).or_else(|| self.long.try_recv());
             let Some(ticket) = next else { break };
             let packed = self.pack(Some(ticket));
-            under_way.push_back(self.propose(Vec::new(), packed));
+            under_way.push_back(self.propose(Own::default(), packed));
         }
         while under_way.next().await.is_some() {}
     }
@@ -291,12 +380,13 @@ impl Task {
 
     /// An announcement without an answer has to be repeated.
     fn heard_back(&mut self, proposed: Proposed) {
-        let Proposed { kind, unheard } = proposed;
+        let Proposed { kind, was_full, is_applied, unheard } = proposed;
         match kind {
             Kind::Small => self.small_lane.came_back(),
             Kind::Urgent => self.urgent_lane.came_back(),
             Kind::Long => self.long_under_way = false,
         }
+        self.looks.heard_back(was_full, is_applied);
         if unheard.is_some() && unheard == self.started_term {
             self.started_term = None;
         }
@@ -326,49 +416,29 @@ impl Task {
 
     /// Takes what is waiting, after a first ticket if there is one, up to the bounds.
     fn pack(&mut self, first: Option<Ticket>) -> Packed {
-        let mut packed = Packed::default();
-        let mut next = first;
-        while let Some(ticket) = next.take().or_else(|| self.waiting(packed.has_room_for_first())) {
-            packed.bytes += ticket.size.weight;
-            packed.steps += ticket.size.steps + self.rounds_decided(&ticket.proposal.command);
-            packed.commands.push(ticket.proposal);
-            packed.dones.push_back(ticket.done);
-            if packed.is_beyond(PARTS) {
-                break;
-            }
-        }
-        packed
-    }
-
-    /// How many rounds a command may make its run decide again.
-    fn rounds_decided(&self, command: &Command) -> usize {
-        match command.may_change_members() {
-            true => self.state.read().machine.rounds_gathering(command),
+        let Task { waiting, state, .. } = self;
+        waiting.pack(first, |command| match command.may_change_members() {
+            true => state.read().machine.rounds_gathering(command),
             false => 0,
-        }
-    }
-
-    /// The next waiting command; `first`: an urgent one, if there is one.
-    fn waiting(&mut self, first: bool) -> Option<Ticket> {
-        let Task { renewals, urgent, tickets, .. } = self;
-        let queues = if first { [renewals, urgent, tickets] } else { [tickets, renewals, urgent] };
-        queues.into_iter().find_map(queue::Receiver::try_recv)
+        })
     }
 
     /// The leader's own commands: its start, expiries, the time.
-    fn own_commands(&mut self) -> Vec<Proposal> {
+    fn own_commands(&mut self) -> Own {
         let (term, leads) = self.consensus.leadership();
         if !leads {
-            return Vec::new();
+            return Own::default();
         }
         let own = |command| Proposal { session: None, command };
         if self.started_term != Some(term) {
-            return Vec::from([own(Command::Cluster(ClusterCommand::Tick))]);
+            let commands = Vec::from([own(Command::Cluster(ClusterCommand::Tick))]);
+            return Own { commands, is_full: false };
         }
         let state = self.state.read();
         let machine = &state.machine;
         let mut commands: Vec<Proposal> =
             machine.due(self.clock.time(), EXPIRIES_MAX).into_iter().map(own).collect();
+        let is_full = commands.len() == EXPIRIES_MAX;
         let kept_ms = u64::try_from(self.ended_runs_kept.as_millis()).unwrap_or(u64::MAX);
         let purges = machine.purgeable(kept_ms, EXPIRIES_MAX - commands.len());
         commands.extend(purges.into_iter().map(own));
@@ -378,19 +448,20 @@ impl Task {
         if commands.is_empty() && due {
             commands.push(own(Command::Cluster(ClusterCommand::Tick)));
         }
-        commands
+        Own { commands, is_full }
     }
 
     /// Proposes one entry, the leader's own commands first; every callback gets the
     /// outcome.
     fn propose(
         &mut self,
-        own: Vec<Proposal>,
+        own: Own,
         packed: Packed,
     ) -> impl Future<Output = Proposed> + Send + use<> {
         let time = self.stamp();
         let (term, leads) = self.consensus.leadership();
-        let mut commands = own;
+        let Own { mut commands, is_full: was_full } = own;
+        self.looks.proposed(was_full);
         // A leader's first entry announces it: idle times count anew from here (a
         // failover expires nothing).
         let announces = leads && self.started_term != Some(term);
@@ -411,9 +482,9 @@ impl Task {
         let encode = || LogEntry::new(Entry { time, commands }, Some(done));
         let entry = if kind == Kind::Long { at_length(encode) } else { encode() };
         async move {
-            let proposed = consensus.propose(entry).await;
-            let unheard = if proposed.is_err() && announces { Some(term) } else { None };
-            Proposed { kind, unheard }
+            let is_applied = consensus.propose(entry).await.is_ok();
+            let unheard = if !is_applied && announces { Some(term) } else { None };
+            Proposed { kind, was_full, is_applied, unheard }
         }
     }
 }
@@ -452,7 +523,7 @@ pub(crate) const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Among, Arrival, RoundCommand, Terms};
+    use holdfast_api::{Among, Arrival, LeaseCommand, LeaseId, RoundCommand, Terms};
 
     use super::*;
 
@@ -471,6 +542,93 @@ mod tests {
         assert!(!lane.may_go(), "the second one is under way");
         lane.came_back();
         assert!(lane.may_go());
+    }
+
+    #[test]
+    fn what_did_not_fit_follows_as_soon_as_the_rest_is_applied() {
+        let mut looks = Looks::default();
+        looks.proposed(false);
+        looks.heard_back(false, true);
+        assert!(!looks.now, "all that was due is done");
+        // A tick comes before the first one is applied: both hold the same.
+        looks.proposed(true);
+        looks.proposed(true);
+        looks.heard_back(true, true);
+        assert!(!looks.now);
+        looks.heard_back(true, true);
+        assert!(std::mem::take(&mut looks.now));
+        // It leads no more, or cannot write: the next tick is early enough.
+        looks.proposed(true);
+        looks.heard_back(true, false);
+        assert!(!looks.now);
+        looks.proposed(true);
+        looks.heard_back(true, true);
+        assert!(looks.now);
+    }
+
+    /// A queue with a ticket of each of these tenants, in this order.
+    fn waiting_for(
+        turns: &[(&str, usize)],
+        cost: u64,
+        command: impl Fn(&str) -> Command,
+    ) -> queue::Receiver<Ticket> {
+        let (sender, receiver) = queue::channel(QUEUE_MAX);
+        for &(job, count) in turns {
+            for _ in 0..count {
+                let command = command(job);
+                let size = command.size();
+                let proposal = Proposal { session: None, command };
+                let ticket = Ticket { proposal, size, done: Box::new(|_| ()) };
+                let sent = sender.try_send(Tenant::Job(job.parse().unwrap()), cost, ticket);
+                assert!(sent.is_ok());
+            }
+        }
+        receiver
+    }
+
+    #[test]
+    fn a_flood_of_renewals_delays_neither_those_of_others_nor_what_is_urgent() {
+        let keep_alive = |job: &str| {
+            let lease: LeaseId = if job == "few" { 2.into() } else { 1.into() };
+            Command::Lease(LeaseCommand::KeepAlive { lease })
+        };
+        let revoke = |_: &str| Command::Lease(LeaseCommand::Revoke { lease: 2.into() });
+        let turns = [("many", 4 * ENTRY_COMMANDS_MAX), ("few", 1)];
+        let mut waiting = Waiting {
+            tickets: waiting_for(&[], 1, revoke),
+            urgent: waiting_for(&[("few", 1)], 1, revoke),
+            renewals: waiting_for(&turns, RENEWAL_COST, keep_alive),
+            has_renewals_left: false,
+        };
+        let packed = waiting.pack(None, |_| 0);
+        assert_eq!(packed.commands.len(), ENTRY_COMMANDS_MAX);
+        let place = |command: Command| {
+            packed.commands.iter().position(|proposal| proposal.command == command)
+        };
+        assert!(place(keep_alive("few")).is_some_and(|place| place < 32));
+        assert!(place(revoke("few")).is_some());
+
+        // The rest does not wait for the tick, and the last entry leaves nothing.
+        let mut entries = 1;
+        while waiting.has_renewals_left {
+            waiting.pack(None, |_| 0);
+            entries += 1;
+        }
+        assert_eq!(entries, 5);
+        assert!(waiting.renewals.is_empty());
+    }
+
+    #[test]
+    fn renewals_for_which_there_was_room_wait_for_the_next_tick() {
+        let keep_alive = |_: &str| Command::Lease(LeaseCommand::KeepAlive { lease: 1.into() });
+        let mut waiting = Waiting {
+            tickets: waiting_for(&[], 1, keep_alive),
+            urgent: waiting_for(&[], 1, keep_alive),
+            renewals: waiting_for(&[("a", 82)], RENEWAL_COST, keep_alive),
+            has_renewals_left: false,
+        };
+        assert_eq!(waiting.pack(None, |_| 0).commands.len(), 82);
+        assert!(!waiting.has_renewals_left);
     }
 
     #[test]

@@ -54,8 +54,8 @@ impl Over {
 /// Identifies a parked wait.
 pub(crate) type WaitId = u64;
 
-/// Whether a connection's agent reports its waits to operators: from its first
-/// report on, of those too that were parked before.
+/// Whether a connection's agent reports its waits to operators, and its last report is
+/// kept: also of those that were parked before.
 pub(crate) type Tells = Arc<AtomicBool>;
 
 /// A wait that is parked here.

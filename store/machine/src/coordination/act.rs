@@ -9,7 +9,6 @@ use holdfast_api::{
     Cause, EndInfo, Event, EventKind, Fault, Generation, Incarnation, LeaseId, Limits, LogTime,
     ProcessId, Refusal, Revision, Role,
 };
-use imbl::OrdSet;
 
 use super::deferred::Deferred;
 use super::{CallState, Coordination, JobCoordination};
@@ -17,9 +16,11 @@ use crate::applied::{Applied, Effect, RunKey};
 use crate::lease::Leases;
 use crate::machine::Machine;
 use crate::round::{Round, RoundKey};
+use crate::turns::Turns;
 
-/// Timers of rounds and held generations, in order. Derived.
-pub(crate) type Timers = OrdSet<(LogTime, RunKey, TimerOf)>;
+/// Timers of rounds and held generations. Runs take turns, and so do jobs: only an open run has
+/// timers.
+pub(crate) type Timers = Turns<RunKey, TimerOf>;
 
 /// What a timer belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -363,10 +364,10 @@ impl Act<'_> {
             return;
         }
         if let Some(former) = std::mem::replace(&mut round.timer, at) {
-            self.timers.remove(&(former, self.run.clone(), TimerOf::Round(key.clone())));
+            self.timers.remove(self.run.clone(), former, TimerOf::Round(key.clone()));
         }
         if let Some(at) = at {
-            self.timers.insert((at, self.run.clone(), TimerOf::Round(key.clone())));
+            self.timers.insert(self.run.clone(), at, TimerOf::Round(key.clone()));
         }
     }
 }

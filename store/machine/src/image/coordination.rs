@@ -449,7 +449,7 @@ fn tie(coordination: &mut Coordination) -> Result<(), DecodeError> {
 pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, coordination: &Coordination) {
     for (key, round) in &coordination.rounds {
         if let Some(at) = round.timer {
-            timers.insert((at, run.clone(), TimerOf::Round(key.clone())));
+            timers.insert(run.clone(), at, TimerOf::Round(key.clone()));
         }
     }
 }

@@ -134,6 +134,6 @@ fn read_held(input: &mut Reader<'_>) -> Result<HeldRound, DecodeError> {
 /// The timers of a job's held generations.
 pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, held: &HeldRounds) {
     for (at, generation) in held.timers() {
-        timers.insert((at, run.clone(), TimerOf::Held(generation)));
+        timers.insert(run.clone(), at, TimerOf::Held(generation));
     }
 }

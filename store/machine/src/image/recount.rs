@@ -21,6 +21,8 @@ fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
     prop_assert_eq!(&machine.leases.by_nonce, &copy.leases.by_nonce);
     prop_assert_eq!(&machine.leases.by_run, &copy.leases.by_run);
     prop_assert_eq!(&machine.leases.shares, &copy.leases.shares);
+    prop_assert_eq!(&machine.leases.deadlines, &copy.leases.deadlines);
+    prop_assert_eq!(&machine.sessions.deadlines, &copy.sessions.deadlines);
     prop_assert_eq!(&machine.sessions.shares, &copy.sessions.shares);
     prop_assert_eq!(&machine.jobs.idle, &copy.jobs.idle);
     for (job, found) in &machine.jobs.by_name {

@@ -60,8 +60,7 @@ impl Machine {
 
 impl Machine {
     /// The command for the timer of a round, or of a held generation.
-    pub(crate) fn deadline(&self, timer: &(LogTime, RunKey, TimerOf)) -> Option<Command> {
-        let (at, run, of) = timer;
+    pub(crate) fn deadline(&self, (at, run, of): (LogTime, &RunKey, &TimerOf)) -> Option<Command> {
         let (round, generation) = match of {
             TimerOf::Round(key) => {
                 (key.name.clone(), self.jobs.run(run)?.coordination.rounds.get(key)?.generation)
@@ -72,7 +71,7 @@ impl Machine {
             }
         };
         let scope = Scope { job: run.job.clone(), run: Some(run.run.clone()) };
-        Some(Command::Round(RoundCommand::Deadline { scope, round, generation, at: *at }))
+        Some(Command::Round(RoundCommand::Deadline { scope, round, generation, at }))
     }
 }
 

@@ -390,7 +390,7 @@ impl Act<'_> {
         if let Some(held) = self.job.held.remove(key) {
             self.end_built(held.generation);
             if let Some(at) = held.timer {
-                self.timers.remove(&(at, self.run.clone(), TimerOf::Held(held.generation)));
+                self.timers.remove(self.run.clone(), at, TimerOf::Held(held.generation));
             }
             self.garbage.push(Box::new(held));
         }

@@ -45,7 +45,7 @@ impl Act<'_> {
             held.revoked.is_some() && arrived > 0 && held.looks_again(arrived).is_some_and(is_due)
         };
         self.level >= STOP_TIMES_LEVEL
-            && self.timers.get_min().is_some_and(|(at, ..)| is_due(*at))
+            && self.timers.earliest().is_some_and(is_due)
             && self.job.held.iter().any(is_late)
     }
 
@@ -125,10 +125,10 @@ impl Act<'_> {
         }
         let of = TimerOf::Held(held.generation);
         if let Some(former) = std::mem::replace(&mut held.timer, at) {
-            self.timers.remove(&(former, self.run.clone(), of.clone()));
+            self.timers.remove(self.run.clone(), former, of.clone());
         }
         if let Some(at) = at {
-            self.timers.insert((at, self.run.clone(), of));
+            self.timers.insert(self.run.clone(), at, of);
         }
     }
 }

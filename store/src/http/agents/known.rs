@@ -1,5 +1,7 @@
 //! Agents of several nodes, in order, and what fits into an answer.
 
+use std::collections::BTreeMap;
+
 use holdfast_api::{AgentReport, AgentStatus, Agents, LeftAgent, Name, NodeId, OtherWait};
 use serde::Serialize;
 
@@ -38,18 +40,25 @@ impl Known {
     }
 
     /// Those of the jobs and runs that are shown. What would make the JSON longer than so
-    /// many bytes is left out, and counted.
+    /// many bytes is left out, and counted; jobs share the bytes.
     pub(super) fn listed(
         &self,
         bytes_max: usize,
         shown: impl Fn(&Name, &Name) -> bool,
     ) -> Listed<'_> {
-        let mut room = bytes_max;
-        let is_shown = |it: &AgentStatus| shown(&it.report.job, &it.report.run);
-        let (agents, agents_left_out) = fitting(&self.agents, is_shown, &mut room);
-        let (others, others_left_out) =
-            fitting(&self.others, |it| shown(&it.job, &it.run), &mut room);
-        let (left, _) = fitting(&self.left, |it| shown(&it.job, &it.run), &mut room);
+        let agents = those_of(&self.agents, |it| [&it.report.job, &it.report.run], &shown);
+        let others = those_of(&self.others, |it| [&it.job, &it.run], &shown);
+        let left = those_of(&self.left, |it| [&it.job, &it.run], &shown);
+        let mut wanted: BTreeMap<&Name, usize> = BTreeMap::new();
+        let all = agents.iter().map(Item::wants);
+        let all = all.chain(others.iter().map(Item::wants)).chain(left.iter().map(Item::wants));
+        for (job, bytes) in all {
+            *wanted.entry(job).or_default() += bytes;
+        }
+        let mut room = parts(wanted, bytes_max);
+        let (agents, agents_left_out) = fitting(agents, &mut room);
+        let (others, others_left_out) = fitting(others, &mut room);
+        let (left, _) = fitting(left, &mut room);
         Listed {
             agents,
             unreachable: &self.rest.unreachable,
@@ -62,15 +71,56 @@ impl Known {
     }
 }
 
-/// The items that are shown and fit, and how many do not fit.
-fn fitting<'a, T>(
+/// Something that is shown, with its job and the bytes of its JSON.
+struct Item<'a, T> {
+    job: &'a Name,
+    bytes: usize,
+    item: &'a T,
+}
+
+impl<'a, T> Item<'a, T> {
+    fn wants(&self) -> (&'a Name, usize) {
+        (self.job, self.bytes)
+    }
+}
+
+/// The items of the jobs and runs that are shown. `whose`: job and run of one.
+fn those_of<'a, T>(
     items: &'a [(usize, T)],
-    is_shown: impl Fn(&T) -> bool,
-    room: &mut usize,
+    whose: impl Fn(&'a T) -> [&'a Name; 2],
+    shown: &impl Fn(&Name, &Name) -> bool,
+) -> Vec<Item<'a, T>> {
+    let items = items.iter().filter_map(|(bytes, item)| {
+        let [job, run] = whose(item);
+        shown(job, run).then_some(Item { job, bytes: *bytes, item })
+    });
+    items.collect()
+}
+
+/// The bytes of each job, of those that it wants: all the same, and what one does not want is for
+/// the others.
+fn parts(wanted: BTreeMap<&Name, usize>, bytes_max: usize) -> BTreeMap<&Name, usize> {
+    let mut jobs: Vec<(usize, &Name)> =
+        wanted.into_iter().map(|(job, bytes)| (bytes, job)).collect();
+    jobs.sort_unstable();
+    let (count, mut left) = (jobs.len(), bytes_max);
+    let parts = jobs.into_iter().enumerate().map(|(done, (wanted, job))| {
+        let part = wanted.min(left / (count - done));
+        left -= part;
+        (job, part)
+    });
+    parts.collect()
+}
+
+/// The items that fit into the room of their jobs, and how many do not fit.
+fn fitting<'a, T>(
+    items: Vec<Item<'a, T>>,
+    room: &mut BTreeMap<&'a Name, usize>,
 ) -> (Vec<&'a T>, u64) {
     let (mut fitting, mut left_out) = (Vec::new(), 0);
-    for (bytes, item) in items.iter().filter(|(_, item)| is_shown(item)) {
-        match room.checked_sub(*bytes) {
+    for Item { job, bytes, item } in items {
+        let room = room.entry(job).or_default();
+        match room.checked_sub(bytes) {
             Some(rest) => {
                 *room = rest;
                 fitting.push(item);
@@ -150,6 +200,32 @@ mod tests {
         assert!(bytes < 101_000, "beside the lists there is little");
         let (_, agents) = listed(usize::MAX, |_, run| run.as_str() == "r");
         assert_eq!((agents.agents.len(), agents.others.len(), agents.left_out), (0, 5, 3));
+    }
+
+    #[test]
+    fn a_job_with_many_agents_leaves_room_for_those_of_others() {
+        let of = |job: &str, host: &str| {
+            let mut agent = told(&host.repeat(10_000), 1, 0);
+            agent.report.job = job.parse().unwrap();
+            agent
+        };
+        let mut agents: Vec<AgentStatus> = (0..20).map(|_| of("a", "x")).collect();
+        agents.extend(["y", "z"].map(|host| of("b", host)));
+        let left = LeftAgent {
+            id: String::new(),
+            job: "c".parse().unwrap(),
+            run: "r".parse().unwrap(),
+            host: "h".repeat(10_000),
+            ended: Vec::new(),
+        };
+        let all = Agents { agents, left: vec![left], ..Agents::default() };
+        let known = Known::of(all);
+        let listed = known.listed(100_000, |_, _| true);
+        let hosts = |begin: &str| {
+            listed.agents.iter().filter(|agent| agent.report.host.starts_with(begin)).count()
+        };
+        assert_eq!((hosts("y"), hosts("z"), listed.left.len()), (1, 1, 1));
+        assert_eq!((hosts("x"), listed.left_out), (6, 14));
     }
 
     #[test]

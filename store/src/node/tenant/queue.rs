@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::Tenant;
 
 /// Credit of one turn, in the unit of costs.
-const CREDIT: u64 = 16 * 1024;
+pub(crate) const CREDIT: u64 = 16 * 1024;
 
 /// Waiting items, by tenant.
 #[derive(Debug)]
@@ -133,6 +133,11 @@ impl<T> Receiver<T> {
     pub(crate) async fn recv(&mut self) -> Option<T> {
         self.told.recv().await?;
         self.queue.lock().pop()
+    }
+
+    /// Whether nothing is waiting.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.told.is_empty()
     }
 
     /// The next item, if there is one.
