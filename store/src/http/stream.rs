@@ -48,7 +48,6 @@ mod cost;
 mod feeding;
 mod parked;
 mod pressure;
-mod reads;
 mod size;
 mod through;
 mod watching;
@@ -279,20 +278,13 @@ struct Place {
     room: Option<Part>,
     /// Its part of the connection's own.
     _kib: Option<OwnedSemaphorePermit>,
-    /// One for each reply.
-    places: OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Place {
     /// The tenant whose room it holds, if any.
     fn holder(&self) -> Option<Tenant> {
         self.room.as_ref().map(|part| part.tenant().clone())
-    }
-
-    /// The place of one of several replies. The room stays with the others.
-    fn split_off(&mut self) -> Option<Place> {
-        let places = self.places.split(1)?;
-        Some(Place { room: None, _kib: None, places })
     }
 }
 
@@ -343,15 +335,8 @@ impl Connection {
                 }
             };
             let patience = Instant::now() + ROOM_TIME_MAX;
-            let mut requests = requests.into_iter().peekable();
-            while let Some(Asked { id, body }) = requests.next() {
-                let company = reads::company(&body, &mut requests);
-                match (body, company) {
-                    (RequestBody::Read { read, .. }, Some(company)) => {
-                        self.take_reads((id, read), company, patience).await;
-                    }
-                    (body, _) => self.take(id, body, patience).await,
-                }
+            for Asked { id, body } in requests {
+                self.take(id, body, patience).await;
                 if !self.replies.are_read().await {
                     return self.not_read();
                 }
@@ -447,24 +432,14 @@ impl Connection {
             return Ok(Place {
                 room: Some(room),
                 _kib: None,
-                places: place.map_err(|_| closing())?,
+                _place: place.map_err(|_| closing())?,
             });
         }
-        self.shared_room(cost, 1, patience).await
-    }
-
-    /// Room of this cost for so many replies.
-    async fn shared_room(
-        &self,
-        cost: u32,
-        replies: u32,
-        patience: Instant,
-    ) -> Result<Place, Problem> {
         let taking = async {
             let room = &self.app.inner.stream_room;
             let room = self.app.inner.pressure.take(room, &self.tenant, cost).await;
-            let places = self.under_way.clone().acquire_many_owned(replies).await;
-            Ok(Place { room: Some(room), _kib: None, places: places.map_err(|_| closing())? })
+            let place = self.under_way.clone().acquire_owned().await;
+            Ok(Place { room: Some(room), _kib: None, _place: place.map_err(|_| closing())? })
         };
         // A large request collects its room in parts.
         let patience = patience + Duration::from_millis(u64::from(cost) / 64);
@@ -475,17 +450,12 @@ impl Connection {
         })
     }
 
-    /// The tenant of its latest request. What that is refused anyway is not at the cost of the job
-    /// that it names.
-    fn becomes(&mut self, tenant: Tenant) {
+    async fn take(&mut self, id: u64, body: RequestBody, patience: Instant) {
+        let tenant = Tenant::of_request(&self.node.machine(), &body);
+        // What the request is refused anyway is not at the cost of the job that it names.
         if self.node.acting(&self.caller).may_be(&tenant) {
             self.tenant = tenant;
         }
-    }
-
-    async fn take(&mut self, id: u64, body: RequestBody, patience: Instant) {
-        let tenant = Tenant::of_request(&self.node.machine(), &body);
-        self.becomes(tenant);
         match body {
             RequestBody::Cancel { request } => {
                 let cancelled = self.parked.lock().remove(&request);

@@ -61,20 +61,6 @@ impl Acting<'_> {
         });
     }
 
-    /// Answers small reads of keys in one scope, all of one state; `done` gets the answers in
-    /// their order. Never blocks.
-    pub(crate) fn submit_reads(
-        self,
-        scope: &Scope,
-        reads: Vec<Read>,
-        done: impl FnOnce(Result<Vec<ReadAnswer>, Problem>) + Send + 'static,
-    ) {
-        match self.check(&read_keys(scope)) {
-            Ok(()) => self.node.submit_reads(scope, reads, done),
-            Err(problem) => done(Err(problem)),
-        }
-    }
-
     pub(crate) async fn read(self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
         self.check(&permit::of_read(&read))?;
         let answer = self.node.read(read, stale).await?;

@@ -1,6 +1,6 @@
 //! Reads: linearizable, or of this node's own state.
 
-use holdfast_api::{Code, Problem, Read, ReadAnswer, ReadOutcome, Scope};
+use holdfast_api::{Code, Problem, Read, ReadAnswer, ReadOutcome};
 use tokio::sync::oneshot;
 
 use super::Node;
@@ -37,26 +37,6 @@ impl Node {
         }
         self.when_ready(stale, tenant, cost, move |ready| {
             done(ready.map(|()| read_now(&state, &read)));
-        });
-    }
-
-    /// Answers small reads of keys in one scope, all of one state; `done` gets the answers in
-    /// their order. Never blocks.
-    pub(super) fn submit_reads(
-        &self,
-        scope: &Scope,
-        reads: Vec<Read>,
-        done: impl FnOnce(Result<Vec<ReadAnswer>, Problem>) + Send + 'static,
-    ) {
-        let state = self.inner.state.clone();
-        let machine = self.machine();
-        let cost: u64 = reads.iter().map(|read| looks_at(&machine, read)).sum();
-        drop(machine);
-        self.when_ready(false, Tenant::of(scope), cost, move |ready| {
-            done(ready.map(|()| {
-                let state = state.read();
-                reads.iter().map(|read| state.machine.read(read)).collect()
-            }));
         });
     }
 

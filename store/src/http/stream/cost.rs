@@ -13,30 +13,19 @@ const PAGE_KIB: u32 = 2 * 1024;
 
 /// KiB that a request counts as.
 pub(super) fn cost(body: &RequestBody) -> u32 {
+    let kib = |bytes: usize| u32::try_from(bytes / 1024).unwrap_or(u32::MAX).saturating_add(1);
     let cost = match body {
         RequestBody::Propose(proposal) => {
             let size = proposal.command.size();
             kib(size.weight + size.steps * VALUE_BYTES)
         }
-        RequestBody::Read { read, .. } => of_read(read),
+        RequestBody::Read { read: Read::Check { keys, .. }, .. } => kib(keys.len() * VALUE_BYTES),
+        RequestBody::Read { read: Read::MultiGet { keys, .. }, .. } => kib(keys.len() * 128),
+        RequestBody::Read { read, .. } if is_long(read) => PAGE_KIB,
         _ => 1,
     };
     // A request larger than all the room must still pass, alone.
     cost.min(UNDER_WAY_KIB_MAX)
-}
-
-/// KiB that a read counts as.
-pub(super) fn of_read(read: &Read) -> u32 {
-    match read {
-        Read::Check { keys, .. } => kib(keys.len() * VALUE_BYTES),
-        Read::MultiGet { keys, .. } => kib(keys.len() * 128),
-        read if is_long(read) => PAGE_KIB,
-        _ => 1,
-    }
-}
-
-fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes / 1024).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 /// Reads whose answers can be long.

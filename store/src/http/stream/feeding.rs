@@ -68,7 +68,7 @@ impl Feeding {
     ) {
         loop {
             let place = self.pieces.clone().acquire_owned().await;
-            let place = place.ok().map(|place| Place { room: None, _kib: None, places: place });
+            let place = place.ok().map(|place| Place { room: None, _kib: None, _place: place });
             let known = leaders.borrow_and_update().clone();
             if let Some((term, leader)) = known {
                 hand_on(ReplyBody::LeaderChanged { term, leader }, place);
@@ -120,7 +120,7 @@ impl Feeding {
                 ReadOutcome::Events { upto, .. } => since = *upto,
                 _ => return ReplyBody::Read(answer),
             }
-            let place = place.ok().map(|place| Place { room: None, _kib: None, places: place });
+            let place = place.ok().map(|place| Place { room: None, _kib: None, _place: place });
             hand_on(ReplyBody::Read(answer), place);
         }
     }

@@ -43,7 +43,7 @@ impl Room {
     fn try_take(&self, kib: u32) -> Option<Place> {
         let place = self.batches.clone().try_acquire_owned().ok()?;
         let room = self.kib.clone().try_acquire_many_owned(kib).ok()?;
-        Some(Place { room: None, _kib: Some(room), places: place })
+        Some(Place { room: None, _kib: Some(room), _place: place })
     }
 
     /// Waits for room; none if there is none for too long.
@@ -51,7 +51,7 @@ impl Room {
         let taking = async {
             let place = self.batches.clone().acquire_owned().await.ok()?;
             let room = self.kib.clone().acquire_many_owned(kib).await.ok()?;
-            Some(Place { room: None, _kib: Some(room), places: place })
+            Some(Place { room: None, _kib: Some(room), _place: place })
         };
         tokio::time::timeout(STALL_MAX, taking).await.ok().flatten()
     }
