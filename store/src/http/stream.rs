@@ -5,6 +5,9 @@
 //! number and in bytes: what finds no room is turned away, so that renewals and
 //! arrivals after it are read. What its watches and feeds may have waiting is
 //! bounded in `watching` and `feeding`.
+//!
+//! All that a connection takes of what connections share counts for its tenant: the
+//! last job that it named.
 
 use std::io;
 use std::sync::Arc;
@@ -166,7 +169,7 @@ async fn serve(app: App, node: Node, caller: Principal, io: Upgraded) {
         app: app.clone(),
         node,
         caller: caller.clone(),
-        tenant: Tenant::default(),
+        tenant: Tenant::of_caller(&caller),
         under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
         first_kib: Arc::new(Semaphore::new(FIRST_KIB_MAX)),
         watch_kib: Arc::new(Semaphore::new(watching::WAITING_KIB_MAX)),
@@ -297,7 +300,7 @@ struct Connection {
     node: Node,
     /// The caller that opened it.
     caller: Principal,
-    /// The tenant of its latest request.
+    /// Whose it is: the last job that a request named, the caller before that.
     tenant: Tenant,
     under_way: Arc<Semaphore>,
     first_kib: Arc<Semaphore>,
@@ -450,11 +453,10 @@ impl Connection {
     }
 
     async fn take(&mut self, id: u64, body: RequestBody, patience: Instant) {
-        let tenant = Tenant::of_request(&self.node.machine(), &body);
+        let asked = Tenant::of_request(&self.node.machine(), &body);
         // What the request is refused anyway is not at the cost of the job that it names.
-        if self.node.acting(&self.caller).may_be(&tenant) {
-            self.tenant = tenant;
-        }
+        let acting = self.node.acting(&self.caller);
+        self.tenant.follow(asked, |tenant| acting.may_be(tenant));
         match body {
             RequestBody::Cancel { request } => {
                 let cancelled = self.parked.lock().remove(&request);
