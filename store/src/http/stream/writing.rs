@@ -81,7 +81,8 @@ async fn send(
         false => None,
     };
     let frame = frame::encode(&replies, FRAME_BYTES_MAX as usize).map_err(io::Error::other)?;
-    let mut transfer = holds_room.then(|| pressure.transfer(tenant));
+    let held_kib = if is_large { kib } else { 0 };
+    let mut transfer = holds_room.then(|| pressure.transfer(tenant, held_kib));
     let mut rest = &frame[..];
     while !rest.is_empty() {
         let written = match &mut transfer {

@@ -192,6 +192,11 @@ impl Part {
     pub(crate) fn tenant(&self) -> &Tenant {
         &self.tenant
     }
+
+    /// How much it is.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
 }
 
 impl Drop for Part {
