@@ -176,7 +176,8 @@ async fn serve(app: App, node: Node, caller: Principal, io: Upgraded) {
     );
     let app = connection.app.clone();
     let reading = connection.read(source);
-    let writing = writing::write(app.clone(), sink, replies, waiting);
+    let tenant = Tenant::of_caller(&caller);
+    let writing = writing::write(app.clone(), sink, replies, waiting, tenant);
     // The side that ends first ends the other.
     tokio::select! {
         () = reading => {}
@@ -258,18 +259,13 @@ impl Replies {
 
 /// What a request holds until its reply is written.
 struct Place {
+    /// Whose request it is.
+    tenant: Tenant,
     /// Its part of the room of all connections.
     room: Option<Part>,
     /// Its part of the connection's own.
     _kib: Option<OwnedSemaphorePermit>,
     _place: OwnedSemaphorePermit,
-}
-
-impl Place {
-    /// The tenant whose room it holds, if any.
-    fn holder(&self) -> Option<Tenant> {
-        self.room.as_ref().map(|part| part.tenant().clone())
-    }
 }
 
 fn closing() -> Problem {
@@ -353,6 +349,7 @@ impl Connection {
             let room = &self.app.inner.first_room;
             let room = self.app.inner.pressure.take(room, &self.tenant, cost).await;
             return Ok(Place {
+                tenant: self.tenant.clone(),
                 room: Some(room),
                 _kib: None,
                 _place: place.map_err(|_| closing())?,
@@ -362,7 +359,12 @@ impl Connection {
             let room = &self.app.inner.stream_room;
             let room = self.app.inner.pressure.take(room, &self.tenant, cost).await;
             let place = self.under_way.clone().acquire_owned().await;
-            Ok(Place { room: Some(room), _kib: None, _place: place.map_err(|_| closing())? })
+            Ok(Place {
+                tenant: self.tenant.clone(),
+                room: Some(room),
+                _kib: None,
+                _place: place.map_err(|_| closing())?,
+            })
         };
         // A large request collects its room in parts.
         let patience = patience + Duration::from_millis(u64::from(cost) / 64);
