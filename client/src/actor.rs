@@ -381,14 +381,22 @@ impl Actor {
         let Some(link) = &mut self.link else { return };
         let mut batch = link.questions.take_due(leads, || self.calls.next_wire());
         if let Some((report, at)) = &self.report
-            && std::mem::take(&mut link.report_due)
+            && link.report_due
         {
             let age = u64::try_from(now.duration_since(*at).as_millis()).unwrap_or(u64::MAX);
             let body = RequestBody::Report(report.clone().aged(age));
-            batch.push(Request { id: self.calls.next_wire(), body });
+            let request = Request { id: self.calls.next_wire(), body };
+            // A long one goes with the next frame.
+            link.report_due = !self.calls.may_carry(&request);
+            batch.push(match link.report_due {
+                true => self.calls.introduction(&report.job),
+                false => request,
+            });
         }
         self.calls.fill(&mut batch, leads, now);
-        if batch.iter().any(is_prompt) {
+        let owes =
+            |request: &Request| is_prompt(request) && !self.calls.is_introduction(request.id);
+        if batch.iter().any(owes) {
             self.owes_since.get_or_insert(now);
         }
         if !batch.is_empty() {
@@ -403,8 +411,11 @@ impl Actor {
         let now = Instant::now();
         let questions = self.link.as_ref().map(|link| &link.questions);
         let asked = |reply: &Reply| questions.and_then(|questions| questions.open(reply.id));
-        // A node knows the level whatever else it owes.
-        if replies.iter().any(|reply| asked(reply) != Some(About::Level)) {
+        // A node knows the level whatever else it owes, and answers an introduction.
+        let is_owed = |reply: &Reply| {
+            asked(reply) != Some(About::Level) && !self.calls.is_introduction(reply.id)
+        };
+        if replies.iter().any(is_owed) {
             self.leader_tracker.useful();
             self.owes_since = None;
         }

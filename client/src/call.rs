@@ -178,6 +178,20 @@ impl Ask {
         }
     }
 
+    /// The job that it names, if it names one.
+    pub(crate) fn named_job(&self) -> Option<&Name> {
+        match self {
+            Ask::Propose { command, .. } | Ask::Pipeline(Pipeline { command, .. }) => {
+                command.facts().subject.job()
+            }
+            Ask::Read { read, .. } => read.job(),
+            Ask::Wait { wait, .. } => Some(&wait.scope.job),
+            Ask::Watch(watch) => Some(&watch.scope.job),
+            Ask::Events(events) => Some(&events.job),
+            Ask::Feed(_) | Ask::Status { .. } | Ask::Admin { .. } => None,
+        }
+    }
+
     /// The minor version of the stream that a node needs to take it.
     pub(crate) fn minor(&self) -> u32 {
         match self {

@@ -48,6 +48,10 @@ pub(crate) struct Calls {
     /// Waits, watches and feeds that the node should forget.
     cancels: Vec<u64>,
     last_wire: u64,
+    /// Whether the next frame is the first of its connection.
+    is_first_frame: bool,
+    /// The id of the latest introduction.
+    introduction: Option<u64>,
     /// Calls that a node turned away for the moment.
     delayed: BTreeSet<CallId>,
     delayed_until: Option<Instant>,
@@ -90,6 +94,8 @@ impl Calls {
             deadlines: BTreeSet::new(),
             cancels: Vec::new(),
             last_wire: 0,
+            is_first_frame: false,
+            introduction: None,
             delayed: BTreeSet::new(),
             delayed_until: None,
             held: BTreeSet::new(),
@@ -109,6 +115,7 @@ impl Calls {
     /// higher one would change what is sent.
     pub(crate) fn linked(&mut self, minor: u32, level: u32) -> bool {
         self.minor = minor;
+        self.is_first_frame = true;
         self.level_known(level)
     }
 

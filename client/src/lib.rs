@@ -33,11 +33,11 @@
 //!
 //! * **Commands** ([`Client::propose`] and the writing verbs of [`Keys`]) have
 //!   a place in the client's session. After a lost connection or a change of
-//!   leader all that are open are sent again, in order, each in its place; the
-//!   cluster's session table answers those that it has seen. A call that ends
-//!   without its answer is not sent again (unless it had gone out together with
-//!   others that are), and says that its outcome is unknown. If the session
-//!   expires, commands on leases, processes and rounds that identify themselves
+//!   leader all that are open are sent again, in order but for large ones, which
+//!   follow, each in its place; the cluster's session table answers those that it
+//!   has seen. A call that ends without its answer is not sent again (unless it had
+//!   gone out together with others that are), and says that its outcome is unknown.
+//!   If the session expires, commands on leases, processes and rounds that identify themselves
 //!   (by a nonce, an incarnation or a call number) are sent again in the next
 //!   session; the cluster applies each once. Commands that were not sent yet are
 //!   sent in the next session, too, unless they are bound to a session that ended

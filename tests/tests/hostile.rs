@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Blob, Read};
+use holdfast_api::{AgentReport, Blob, Read};
 use holdfast_client::Deadline;
 use holdfast_tests::cluster::job;
 use holdfast_tests::stream::upgrade;
@@ -267,6 +267,70 @@ async fn others_are_served_beside_deaf_clients(cluster: Cluster) {
         assert_eq!(listed.entries.len(), 1);
     }
     drop(deaf);
+}
+
+/// Streams that each announce the longest frame: several times as many as there is room for
+/// among those that name no job.
+const SLOW: usize = 12;
+
+/// What an agent of this job reports.
+fn report(job: &str) -> AgentReport {
+    AgentReport {
+        id: String::new(),
+        host: "h".to_owned(),
+        pid: 1,
+        version: "0".to_owned(),
+        job: job.parse().expect("a name"),
+        run: "r1".parse().expect("a name"),
+        listens: "127.0.0.1:1".to_owned(),
+        draining: false,
+        clients: Vec::new(),
+        clients_left_out: 0,
+        waits: Vec::new(),
+        waits_left_out: 0,
+        processes: Vec::new(),
+        ended: Vec::new(),
+        tells_quiet: true,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_frames_that_come_slowly_hold_up_no_other_job() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let node = cluster.address(leader).to_owned();
+    let mut slow = JoinSet::new();
+    for _ in 0..SLOW {
+        let mut stream = upgrade(&node).await.expect("a stream");
+        stream.write_all(&frame(64 * 1024 * 1024, b"begun")).await.expect("it reads");
+        slow.spawn(async move {
+            // Half a MiB each second, until it is closed.
+            let piece = vec![0_u8; 128 * 1024];
+            while stream.write_all(&piece).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+        });
+    }
+    // An agent comes back: its report, and then a frame that needs room.
+    let many = (0..4_000).map(|n| Blob::from(format!("{n:0>100}"))).collect();
+    let check = Read::Check { scope: job("served"), keys: many };
+    for _ in 0..10 {
+        let mut stream = RawStream::open(&node).await.expect("a stream");
+        let exchange = async {
+            let told = holdfast_api::RequestBody::Report(report("served"));
+            stream.post(told).await.expect("it reads");
+            stream.ask(holdfast_api::RequestBody::Status).await.expect("a status");
+            let read = holdfast_api::RequestBody::Read { read: check.clone(), stale: false };
+            stream.ask(read).await.expect("an answer")
+        };
+        let answer = tokio::time::timeout(SERVED_TIME_MAX, exchange).await;
+        let answer = answer.expect("it waits for streams that name no job");
+        assert!(matches!(answer, holdfast_api::ReplyBody::Read(_)), "{answer:?}");
+    }
+    // All that is held is given back by those that are slow while others wait.
+    let named = cluster.process(leader);
+    named.says("came too slowly while others waited for room").await;
+    drop(slow);
 }
 
 /// Asks for a vote in the last term that there can be, past every leader lease.

@@ -1,7 +1,11 @@
 //! What goes into the next frame, and in which order.
 
+use holdfast_api::frame::encoded_bytes;
+use holdfast_api::stream::SMALL_FRAME_BYTES_MAX;
 use holdfast_api::version::MINOR_EVENTS;
-use holdfast_api::{Code, Command, Problem, Proposal, Request, RequestBody};
+use holdfast_api::{
+    Blob, Code, Command, Name, Problem, Proposal, Read, Request, RequestBody, Scope,
+};
 use tokio::time::Instant;
 
 use super::Calls;
@@ -13,6 +17,32 @@ use crate::error::Error;
 pub(crate) const BATCH_REQUESTS_MAX: usize = 1024;
 /// Most bytes in one frame, unless a single request is longer.
 pub(super) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Most bytes in the first frame of a connection: a node reads it at once, however much room
+/// others take, and knows from it whose connection this is. So what is large comes later.
+pub(super) const FIRST_FRAME_BYTES_MAX: usize = SMALL_FRAME_BYTES_MAX as usize;
+
+/// Bytes that a request may have besides those that its call counts: names, ids, its session.
+const ENVELOPE_BYTES: usize = 512;
+
+/// What goes into a frame.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    bytes: usize,
+    /// Longest request, as its call counts it, that goes in at all.
+    longest: usize,
+    /// Bytes that a request counts for besides its call's.
+    envelope: usize,
+}
+
+impl Bounds {
+    const FIRST: Bounds = Bounds {
+        bytes: FIRST_FRAME_BYTES_MAX,
+        longest: FIRST_FRAME_BYTES_MAX - ENVELOPE_BYTES,
+        envelope: ENVELOPE_BYTES,
+    };
+    const LATER: Bounds = Bounds { bytes: BATCH_BYTES_MAX, longest: usize::MAX, envelope: 0 };
+}
 
 impl Calls {
     /// Whether [`Calls::fill`] would find anything.
@@ -47,7 +77,6 @@ impl Calls {
             let id = self.next_wire();
             batch.push(Request { id, body: RequestBody::Cancel { request } });
         }
-        let mut bytes = 0;
         if leads {
             let wanted = self.queues.want_session();
             let job = || self.queues.job_without_session(&self.open);
@@ -59,47 +88,108 @@ impl Calls {
             }
         }
         let reads_go = self.queues.reads.may_go(now);
+        let bounds = if self.is_first_frame { Bounds::FIRST } else { Bounds::LATER };
+        let mut bytes: usize = match self.is_first_frame {
+            true => batch.iter().map(encoded_bytes).sum(),
+            false => 0,
+        };
         // Commands and the rest take turns, so that neither starves the other.
         let mut commands_turn = true;
         while batch.len() < BATCH_REQUESTS_MAX {
-            let first = self.queues.first.first().copied().filter(|_| leads);
-            let command = self.first_command(leads);
-            let other = self.first_other(leads, reads_go);
+            let first = self.first_of_all(leads, bounds.longest);
+            let command = self.first_command(leads, bounds.longest);
+            let other = self.first_other(leads, reads_go, bounds.longest);
             let turn = if commands_turn { command.or(other) } else { other.or(command) };
             let Some(id) = first.or(turn) else { break };
             let size = |calls: &Calls, id| calls.open.get(&id).map_or(0, |call| call.bytes);
             let room = match batch.is_empty() {
-                true => usize::MAX,
-                false => BATCH_BYTES_MAX.saturating_sub(bytes),
+                true => bounds.longest,
+                false => bounds.bytes.saturating_sub(bytes + bounds.envelope),
             };
             if size(self, id) > room {
                 break;
             }
             let id = self.with_company(id, room);
-            bytes += size(self, id);
+            bytes += size(self, id) + bounds.envelope;
             commands_turn = !commands_turn;
             batch.extend(self.send(id, now));
         }
+        if self.is_first_frame {
+            self.introduce_rest(batch, leads, reads_go, now);
+        }
         if !batch.is_empty() {
+            self.is_first_frame = false;
             self.expected = 0;
         }
     }
 
-    fn first_command(&self, leads: bool) -> Option<CallId> {
+    /// Tells the node which job the frames after the first are of: they may have to wait for
+    /// that job's share of room. What names no job goes out as it is.
+    fn introduce_rest(
+        &mut self,
+        batch: &mut Vec<Request>,
+        leads: bool,
+        reads_go: bool,
+        now: Instant,
+    ) {
+        let any = usize::MAX;
+        let first = self.first_of_all(leads, any).or_else(|| self.first_command(leads, any));
+        let Some(id) = first.or_else(|| self.first_other(leads, reads_go, any)) else { return };
+        let job = self.open.get(&id).and_then(|call| call.ask.named_job()).cloned();
+        match job {
+            Some(job) => batch.push(self.introduction(&job)),
+            None if batch.is_empty() => batch.extend(self.send(id, now)),
+            None => {}
+        }
+    }
+
+    /// A question that every node answers at once, for the job that it names.
+    pub(crate) fn introduction(&mut self, job: &Name) -> Request {
+        let id = self.next_wire();
+        self.introduction = Some(id);
+        let scope = Scope { job: job.clone(), run: None };
+        let read = Read::QueueLength { scope, key: Blob::from("introduction") };
+        Request { id, body: RequestBody::Read { read, stale: true } }
+    }
+
+    /// Whether this is an introduction, or its answer: that says nothing about the node.
+    pub(crate) fn is_introduction(&self, id: u64) -> bool {
+        self.introduction == Some(id)
+    }
+
+    /// Whether this may go out with the next frame, and leaves room for others there.
+    pub(crate) fn may_carry(&self, request: &Request) -> bool {
+        !self.is_first_frame || encoded_bytes(request) <= FIRST_FRAME_BYTES_MAX / 2
+    }
+
+    /// The oldest of those that go before all others, up to a length.
+    fn first_of_all(&self, leads: bool, longest: usize) -> Option<CallId> {
+        let mut first = self.queues.first.iter().copied().filter(|_| leads);
+        first.find(|id| self.is_within(*id, longest))
+    }
+
+    fn first_command(&self, leads: bool, longest: usize) -> Option<CallId> {
         let queues = &self.queues;
-        let again = queues.again.first_key_value().map(|(_, id)| *id);
-        let small = queues.small.first();
-        let oldest = || queues.fresh.first().copied().into_iter().chain(small).min();
+        let fits = |id: &CallId| self.is_within(*id, longest);
+        let again = queues.again.values().copied().find(fits);
+        let small = queues.small.first().filter(fits);
+        let oldest = || queues.fresh.iter().copied().find(fits).into_iter().chain(small).min();
         let fresh = || oldest().filter(|_| self.session_keeper.can_take_command());
         if leads { again.or_else(fresh) } else { None }
     }
 
-    fn first_other(&self, leads: bool, reads_go: bool) -> Option<CallId> {
+    fn first_other(&self, leads: bool, reads_go: bool, longest: usize) -> Option<CallId> {
         let queues = &self.queues;
-        let to_leader = queues.to_leader.first().copied();
-        let read = queues.reads.first().filter(|_| reads_go);
+        let fits = |id: &CallId| self.is_within(*id, longest);
+        let to_leader = queues.to_leader.iter().copied().find(fits);
+        let read = queues.reads.first().filter(|_| reads_go).filter(fits);
         let oldest = || to_leader.into_iter().chain(read).min().filter(|_| leads);
-        queues.to_any.first().copied().or_else(oldest)
+        queues.to_any.iter().copied().find(fits).or_else(oldest)
+    }
+
+    /// Whether a call is no longer than this.
+    fn is_within(&self, id: CallId, longest: usize) -> bool {
+        longest == usize::MAX || self.open.get(&id).is_none_or(|call| call.bytes <= longest)
     }
 
     /// Takes a call out of its queue and makes the request that goes out.

@@ -47,9 +47,22 @@ impl Bench {
     fn new() -> Bench {
         let session_keeper = SessionKeeper::new(TTL, StdRng::seed_from_u64(1));
         let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
-        let mut calls = Calls::new(session_keeper, backoff, Arc::default());
-        calls.linked(MINOR_EVENTS, 0);
-        Bench { calls, now: Instant::now(), next_call: 0 }
+        let calls = Calls::new(session_keeper, backoff, Arc::default());
+        let mut bench = Bench { calls, now: Instant::now(), next_call: 0 };
+        bench.served_by(MINOR_EVENTS, 0);
+        bench
+    }
+
+    /// The node at the other end understands this. It has had the first frame.
+    fn served_by(&mut self, minor: u32, level: u32) {
+        self.calls.linked(minor, level);
+        self.calls.is_first_frame = false;
+    }
+
+    /// The connection is lost, and there is another.
+    fn reconnect(&mut self) {
+        self.calls.link_lost("gone");
+        self.calls.linked(MINOR_EVENTS, 0);
     }
 
     /// A bench with a session that allows this many commands at a time.

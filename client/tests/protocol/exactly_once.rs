@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::scripted::{CLUSTER, Node, SESSION, add, client, play};
+use crate::scripted::{CLUSTER, Node, SESSION, add, client, frame, play};
 use futures::future::join_all;
+use holdfast_api::stream::SMALL_FRAME_BYTES_MAX;
 use holdfast_api::version::PIPELINE_LEVEL;
 use holdfast_api::{
     Code, Command, Effectiveness, Hello, KvOutcome, Limits, Outcome, Pipelined, PipelinedOutcome,
-    Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, ReplyBody, RequestBody,
-    SessionCommand, SessionOutcome, Status,
+    Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, ReplyBody, Request, RequestBody,
+    Scope, SessionCommand, SessionOutcome, Status,
 };
 use holdfast_client::{Deadline, Error};
 use tokio::join;
@@ -34,6 +35,37 @@ async fn a_command_lost_with_its_connection_is_answered_from_the_session_table()
         let statistics = client.statistics();
         assert_eq!((statistics.connects, statistics.resent, statistics.replayed), (2, 1, 1));
         assert_eq!(statistics.leader, Some(1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_begins_with_a_small_frame() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        let keys = client.keys(Scope { job: "j".parse().unwrap(), run: None });
+        let script = async {
+            let mut first = node.lead().await;
+            first.open_session().await;
+            let before = first.command().await;
+            drop(first);
+            let mut second = node.lead().await;
+            let began = second.frame().await.expect("it has come back");
+            assert!(frame(&began).len() <= SMALL_FRAME_BYTES_MAX as usize);
+            let names_j = |request: &Request| match &request.body {
+                RequestBody::Read { read, .. } => read.job().is_some_and(|job| job.as_str() == "j"),
+                _ => false,
+            };
+            assert!(began.iter().any(names_j), "{began:?}");
+            let again = second.command().await;
+            assert_eq!((before.1, before.2), (again.1, again.2), "the same place in the session");
+            second.answer(again.0, Outcome::Kv(KvOutcome::Written), false).await;
+            second
+        };
+        let put = keys.put("k", vec![b'v'; 1024 * 1024], Deadline::never());
+        let (put, _peer) = join!(put, script);
+        put.unwrap();
     })
     .await;
 }

@@ -1,6 +1,6 @@
 //! What a program reports.
 
-use holdfast_api::{AgentReport, Hello, RequestBody};
+use holdfast_api::{AgentReport, Hello, Request, RequestBody};
 use holdfast_client::Deadline;
 use tokio::join;
 
@@ -79,6 +79,31 @@ async fn a_node_that_would_not_understand_hears_nothing() {
         };
         let (answer, _peer) = join!(client.propose(add(1), Deadline::never()), script);
         answer.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_long_report_follows_the_first_frame() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        client.report(AgentReport { listens: "a".repeat(200 * 1024), ..report("long") });
+        let script = async {
+            let mut peer = node.lead().await;
+            let first = peer.frame().await.expect("it asks for a session");
+            let names_j = |request: &Request| match &request.body {
+                RequestBody::Read { read, .. } => read.job().is_some_and(|job| job.as_str() == "j"),
+                _ => false,
+            };
+            assert!(first.iter().any(names_j), "{first:?}");
+            assert!(!first.iter().any(|one| matches!(one.body, RequestBody::Report(_))));
+            assert_eq!(told(&mut peer).await, "long");
+        };
+        tokio::select! {
+            _ = client.propose(add(1), Deadline::never()) => unreachable!("nobody answers it"),
+            () = script => {}
+        }
     })
     .await;
 }

@@ -174,6 +174,26 @@ impl Read {
     pub fn rounds(scope: Scope) -> Read {
         Read::Rounds { scope, round: None, brief: false }
     }
+
+    /// The job that it names.
+    pub fn job(&self) -> Option<&Name> {
+        match self {
+            Read::Get { scope, .. }
+            | Read::MultiGet { scope, .. }
+            | Read::Check { scope, .. }
+            | Read::List { scope, .. }
+            | Read::Count { scope, .. }
+            | Read::QueueLength { scope, .. }
+            | Read::Processes { scope, .. }
+            | Read::Rounds { scope, .. }
+            | Read::Held { scope, .. }
+            | Read::Closed { scope, .. }
+            | Read::Iteration { scope, .. }
+            | Read::Plan { scope, .. } => Some(&scope.job),
+            Read::Runs { job } | Read::Events { job, .. } => Some(job),
+            Read::Feed { .. } | Read::Jobs => None,
+        }
+    }
 }
 
 /// The answer to a [`Read`].

@@ -194,7 +194,7 @@ pub(super) async fn send(
     });
     drop(turn);
     let (sent, taken) = Sent::new(encoded?, room);
-    let watching = cut_off_when_slow(app.clone(), tenant.clone(), taken, sent.left());
+    let watching = cut_off_when_slow(app.clone(), (tenant.clone(), kib), taken, sent.left());
     let stop = app.inner.stop.clone();
     app.inner.tasks.spawn(stop.run_until_cancelled_owned(watching));
     Ok(sent)
@@ -275,14 +275,14 @@ impl HttpBody for Sent {
 }
 
 /// Takes away what is left of an answer whose reader takes too little: each piece in its
-/// time, and more than that while others wait for the room.
+/// time, and more than that while others wait for the room that its tenant holds.
 async fn cut_off_when_slow(
     app: App,
-    tenant: Tenant,
+    (tenant, kib): (Tenant, u32),
     mut taken: mpsc::UnboundedReceiver<usize>,
     left: Weak<Left>,
 ) {
-    let mut transfer = app.inner.answers.pressure.transfer(tenant);
+    let mut transfer = app.inner.answers.pressure.transfer(tenant, kib);
     loop {
         let piece = async { Ok::<usize, io::Error>(taken.recv().await.unwrap_or(0)) };
         match tokio::time::timeout(PIECE_TIME_MAX, transfer.step(piece)).await {

@@ -5,6 +5,9 @@
 //! number and in bytes: what finds no room is turned away, so that renewals and
 //! arrivals after it are read. What its watches and feeds may have waiting is
 //! bounded in `watching` and `feeding`.
+//!
+//! All that a connection takes of what connections share counts for its tenant: the
+//! last job that it named.
 
 use std::io;
 use std::sync::Arc;
@@ -17,37 +20,38 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use holdfast_api::frame;
-use holdfast_api::stream::{FRAME_BYTES_MAX, UPGRADE};
+use holdfast_api::stream::{FRAME_BYTES_MAX, SMALL_FRAME_BYTES_MAX, UPGRADE};
 use holdfast_api::version::MINOR;
 use holdfast_api::{
     AgentReport, Code, Hello, Problem, Reply, ReplyBody, Request as Asked, RequestBody, routes,
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
+use tokio::io::{AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::cost::{VALUE_BYTES, cost};
+use self::cost::cost;
 use self::parked::AllParked;
 pub(crate) use self::pressure::Pressure;
+pub(crate) use self::reading::DENSE_FRAMES_MAX;
 use self::size::reply_bytes;
 pub(crate) use self::through::Places as ThroughPlaces;
 use super::App;
 use super::accept::Place as ConnectionPlace;
 use super::agents::Place as ReportPlace;
-use crate::foreign_text::shown;
 use crate::node::tenant::Tenant;
 use crate::node::tenant::room::Part;
-use crate::node::{Node, Topic, VERSION, at_length};
+use crate::node::{Node, Topic, VERSION};
 use crate::principal::Principal;
 
 mod cost;
 mod feeding;
 mod parked;
 mod pressure;
+mod reading;
 mod size;
 mod through;
 mod watching;
@@ -80,25 +84,12 @@ const ROOM_TIME_MAX: Duration = Duration::from_millis(200);
 /// under way: they do not use the shared room.
 const FIRST_KIB_MAX: usize = 64 * 1024;
 
-/// Longest time for the rest of a frame after its length.
-const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
+/// Frames up to this many KiB are read and written without asking for room.
+const SMALL_FRAME_KIB: u32 = SMALL_FRAME_BYTES_MAX / 1024;
 
-/// Bytes that are set aside for a frame before any of it has come.
-const READ_BYTES: usize = 64 * 1024;
-
-/// Frames up to this many KiB are read without asking for room.
-const SMALL_FRAME_KIB: u32 = 256;
-
-/// Most values in a frame, at all depths: a command has a few for each of its keys.
-const VALUES_MAX: usize = 1 << 21;
-
-/// A frame of so many values takes much memory once it is decoded, if that is so many times
-/// its own bytes.
-const DENSE_VALUES_MIN: usize = 1 << 17;
-const DENSE_TIMES_MIN: usize = 4;
-
-/// Such frames that are decoded or handed on at a time, on all connections.
-pub(crate) const DENSE_FRAMES_MAX: u32 = 8;
+/// How long a large frame waits for its tenant's share of room, in either direction. Those
+/// that hold some go on, or lose it.
+const LARGE_ROOM_TIME_MAX: Duration = Duration::from_secs(60);
 
 type Source = BufReader<ReadHalf<TokioIo<Upgraded>>>;
 type Sink = WriteHalf<TokioIo<Upgraded>>;
@@ -167,7 +158,7 @@ async fn serve(app: App, node: Node, caller: Principal, io: Upgraded) {
         app: app.clone(),
         node,
         caller: caller.clone(),
-        tenant: Tenant::default(),
+        tenant: Tenant::of_caller(&caller),
         under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
         first_kib: Arc::new(Semaphore::new(FIRST_KIB_MAX)),
         watch_kib: Arc::new(Semaphore::new(watching::WAITING_KIB_MAX)),
@@ -186,7 +177,8 @@ async fn serve(app: App, node: Node, caller: Principal, io: Upgraded) {
     );
     let app = connection.app.clone();
     let reading = connection.read(source);
-    let writing = writing::write(app.clone(), sink, replies, waiting);
+    let tenant = Tenant::of_caller(&caller);
+    let writing = writing::write(app.clone(), sink, replies, waiting, tenant);
     // The side that ends first ends the other.
     tokio::select! {
         () = reading => {}
@@ -266,26 +258,15 @@ impl Replies {
     }
 }
 
-/// What a frame holds until its requests were taken.
-struct Held {
-    _room: Option<Part>,
-    _decoding: Option<Part>,
-}
-
 /// What a request holds until its reply is written.
 struct Place {
+    /// Whose request it is.
+    tenant: Tenant,
     /// Its part of the room of all connections.
     room: Option<Part>,
     /// Its part of the connection's own.
     _kib: Option<OwnedSemaphorePermit>,
     _place: OwnedSemaphorePermit,
-}
-
-impl Place {
-    /// The tenant whose room it holds, if any.
-    fn holder(&self) -> Option<Tenant> {
-        self.room.as_ref().map(|part| part.tenant().clone())
-    }
 }
 
 fn closing() -> Problem {
@@ -298,7 +279,7 @@ struct Connection {
     node: Node,
     /// The caller that opened it.
     caller: Principal,
-    /// The tenant of its latest request.
+    /// Whose it is: the last job that a request named, the caller before that.
     tenant: Tenant,
     under_way: Arc<Semaphore>,
     first_kib: Arc<Semaphore>,
@@ -324,7 +305,8 @@ impl Drop for Connection {
 impl Connection {
     async fn read(mut self, mut source: Source) {
         loop {
-            let (requests, held) = match self.frame(&mut source).await {
+            let next = reading::next(&self.app, &self.tenant, &mut source).await;
+            let (requests, held) = match next {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return,
                 Err(error) => {
@@ -356,68 +338,6 @@ impl Connection {
         }
     }
 
-    /// The next frame, and what it holds until its requests were taken; none when the
-    /// client has closed. A large one waits for shared room before it is read.
-    async fn frame(&self, source: &mut Source) -> Result<Option<(Vec<Asked>, Held)>, String> {
-        let Ok(length) = source.read_u32_le().await else { return Ok(None) };
-        if length > FRAME_BYTES_MAX {
-            return Err(format!("a frame of {length} bytes is longer than {FRAME_BYTES_MAX}"));
-        }
-        let (kib, pressure) = (length / 1024, &self.app.inner.pressure);
-        let is_large = kib > SMALL_FRAME_KIB;
-        let room = match is_large {
-            true => Some(pressure.take(&self.app.inner.frame_room, &self.tenant, kib).await),
-            false => None,
-        };
-        let mut transfer = room.as_ref().map(|_| pressure.transfer(self.tenant.clone()));
-        // A length is only a claim.
-        let mut frame = Vec::with_capacity((length as usize).min(READ_BYTES));
-        let mut rest = source.take(u64::from(length));
-        let reading = async {
-            while rest.limit() > 0 {
-                let reading = rest.read_buf(&mut frame);
-                // A frame without room may pause.
-                let read = match &mut transfer {
-                    Some(transfer) => transfer.step(reading).await,
-                    None => Some(reading.await),
-                };
-                let read = read.ok_or("a large frame paused while others waited for room")?;
-                if read.map_err(|e| e.to_string())? == 0 {
-                    break;
-                }
-            }
-            Ok::<_, String>(())
-        };
-        let read = tokio::time::timeout(FRAME_TIME_MAX, reading).await;
-        read.map_err(|_| format!("the rest of a frame did not come in {FRAME_TIME_MAX:?}"))??;
-        if frame.len() < length as usize {
-            return Ok(None);
-        }
-        let decoding = self.decoding(&frame).await?;
-        let decode = || frame::decode(&frame).map_err(|e| shown(&e));
-        let requests = if is_large { at_length(decode) } else { decode() }?;
-        Ok(Some((requests, Held { _room: room, _decoding: decoding })))
-    }
-
-    /// A place for a frame that takes much more memory once it is decoded, which few may
-    /// have at a time; none if it does not.
-    async fn decoding(&self, frame: &[u8]) -> Result<Option<Part>, String> {
-        // Most frames are known to be small: no value has less than a byte.
-        if frame.len() < DENSE_VALUES_MIN {
-            return Ok(None);
-        }
-        let count = || frame::values(frame).map_err(|e| shown(&e));
-        let values = at_length(count)?;
-        if values > VALUES_MAX {
-            return Err(format!("a frame of {values} values holds more than {VALUES_MAX}"));
-        }
-        if values < DENSE_VALUES_MIN || values * VALUE_BYTES < frame.len() * DENSE_TIMES_MIN {
-            return Ok(None);
-        }
-        let places = &self.app.inner.dense_frames;
-        Ok(Some(self.app.inner.pressure.take(places, &self.tenant, 1).await))
-    }
-
     /// The room that a command or read holds until it is answered, or why it is
     /// refused.
     async fn room(&self, body: &RequestBody, patience: Instant) -> Result<Place, Problem> {
@@ -430,6 +350,7 @@ impl Connection {
             let room = &self.app.inner.first_room;
             let room = self.app.inner.pressure.take(room, &self.tenant, cost).await;
             return Ok(Place {
+                tenant: self.tenant.clone(),
                 room: Some(room),
                 _kib: None,
                 _place: place.map_err(|_| closing())?,
@@ -439,7 +360,12 @@ impl Connection {
             let room = &self.app.inner.stream_room;
             let room = self.app.inner.pressure.take(room, &self.tenant, cost).await;
             let place = self.under_way.clone().acquire_owned().await;
-            Ok(Place { room: Some(room), _kib: None, _place: place.map_err(|_| closing())? })
+            Ok(Place {
+                tenant: self.tenant.clone(),
+                room: Some(room),
+                _kib: None,
+                _place: place.map_err(|_| closing())?,
+            })
         };
         // A large request collects its room in parts.
         let patience = patience + Duration::from_millis(u64::from(cost) / 64);
@@ -451,11 +377,10 @@ impl Connection {
     }
 
     async fn take(&mut self, id: u64, body: RequestBody, patience: Instant) {
-        let tenant = Tenant::of_request(&self.node.machine(), &body);
+        let asked = Tenant::of_request(&self.node.machine(), &body);
         // What the request is refused anyway is not at the cost of the job that it names.
-        if self.node.acting(&self.caller).may_be(&tenant) {
-            self.tenant = tenant;
-        }
+        let acting = self.node.acting(&self.caller);
+        self.tenant.follow(asked, |tenant| acting.may_be(tenant));
         match body {
             RequestBody::Cancel { request } => {
                 let cancelled = self.parked.lock().remove(&request);

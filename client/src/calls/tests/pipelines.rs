@@ -6,7 +6,7 @@ use super::*;
 /// A bench with a session, in a cluster that takes pipelines.
 fn bench() -> Bench {
     let mut bench = Bench::with_session(100);
-    bench.calls.linked(MINOR, PIPELINE_LEVEL);
+    bench.served_by(MINOR, PIPELINE_LEVEL);
     bench
 }
 
@@ -175,7 +175,7 @@ fn what_frees_space_does_not_go_with_what_takes_some() {
 #[test]
 fn a_cluster_of_a_lower_level_gets_them_one_by_one() {
     let mut bench = Bench::with_session(100);
-    bench.calls.linked(MINOR, PIPELINE_LEVEL - 1);
+    bench.served_by(MINOR, PIPELINE_LEVEL - 1);
     let _calls: Vec<_> = (0..5).map(|n| bench.propose(n)).collect();
     assert_eq!(lengths(&bench.sent()), [1; 5]);
 }
@@ -199,10 +199,10 @@ fn a_leader_that_has_yet_to_see_the_level_is_asked_again() {
 #[test]
 fn one_that_overflows_a_frame_is_sent_once() {
     let mut bench = Bench::with_session(100);
-    bench.calls.linked(MINOR_EVENTS, 0);
+    bench.served_by(MINOR_EVENTS, 0);
     let _large: Vec<_> = (0..3).map(|n| bench.propose_large(n)).collect();
     let _small = bench.propose(3);
-    bench.calls.linked(MINOR, PIPELINE_LEVEL);
+    bench.served_by(MINOR, PIPELINE_LEVEL);
     let mut sent = Vec::new();
     for _ in 0..4 {
         sent.extend(bench.sent());
@@ -252,7 +252,7 @@ fn behind_a_full_pipeline_one_more_goes_out() {
 #[test]
 fn small_commands_end_with_a_session_that_is_refused() {
     let mut bench = Bench::new();
-    bench.calls.linked(MINOR, PIPELINE_LEVEL);
+    bench.served_by(MINOR, PIPELINE_LEVEL);
     let calls: Vec<_> = (0..3).map(|n| bench.propose(n)).collect();
     let open = bench.sent().remove(0);
     bench.problem(open.id, Problem::refused(Code::LimitExceeded, "there are too many"));

@@ -170,8 +170,11 @@ async fn read(
     mut is_long: bool,
 ) -> Result<Bytes, Failure> {
     let mut bytes = BytesMut::new();
-    let transfer = |is_long| rooms.area(is_long).pressure.transfer(tenant.clone());
-    let mut moved = transfer(is_long);
+    let transfer = |is_long, held: &[Part]| {
+        let kib: u32 = held.iter().map(Part::size).sum();
+        rooms.area(is_long).pressure.transfer(tenant.clone(), kib)
+    };
+    let mut moved = transfer(is_long, &held);
     loop {
         let mut frame = None;
         let moving = async {
@@ -198,7 +201,7 @@ async fn read(
             // Its length was not declared.
             held.push(rooms.arriving(true, tenant, BODY_BYTES_MAX).await?);
             is_long = true;
-            moved = transfer(is_long);
+            moved = transfer(is_long, &held);
         }
         bytes.extend_from_slice(&data);
     }

@@ -11,6 +11,7 @@ use holdfast_api::{Generation, LeaderHint, Problem, Read, ReadOutcome, ReplyBody
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::Place;
+use crate::node::tenant::Tenant;
 use crate::node::{Node, Topic};
 use crate::principal::Principal;
 
@@ -40,10 +41,13 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Room for one more feed, if there is some.
-    pub(super) fn admit(&self) -> Result<Feeding, Problem> {
+    /// Room for one more feed of this tenant, if there is some.
+    pub(super) fn admit(&self, tenant: &Tenant) -> Result<Feeding, Problem> {
         match self.feeds.clone().try_acquire_owned() {
-            Ok(place) => Ok(Feeding { _place: place, pieces: self.pieces.clone() }),
+            Ok(place) => {
+                let (tenant, pieces) = (tenant.clone(), self.pieces.clone());
+                Ok(Feeding { _place: place, tenant, pieces })
+            }
             Err(_) => {
                 let message = "too many feeds on this connection";
                 Err(Problem::overloaded(message))
@@ -55,10 +59,18 @@ impl Room {
 /// The place of one feed, until this is dropped.
 pub(super) struct Feeding {
     _place: OwnedSemaphorePermit,
+    /// Whose news they are.
+    tenant: Tenant,
     pieces: Arc<Semaphore>,
 }
 
 impl Feeding {
+    /// A place for a piece, once there is one.
+    async fn piece(&self) -> Option<Place> {
+        let place = self.pieces.clone().acquire_owned().await.ok()?;
+        Some(Place { tenant: self.tenant.clone(), room: None, _kib: None, _place: place })
+    }
+
     /// Sends each new leader for as long as the node runs. A slow reader gets only
     /// the latest leader.
     pub(super) async fn follow_leader(
@@ -67,8 +79,7 @@ impl Feeding {
         hand_on: impl Fn(ReplyBody, Option<Place>),
     ) {
         loop {
-            let place = self.pieces.clone().acquire_owned().await;
-            let place = place.ok().map(|place| Place { room: None, _kib: None, _place: place });
+            let place = self.piece().await;
             let known = leaders.borrow_and_update().clone();
             if let Some((term, leader)) = known {
                 hand_on(ReplyBody::LeaderChanged { term, leader }, place);
@@ -105,7 +116,7 @@ impl Feeding {
                 Ok(Err(problem)) => return ReplyBody::Problem(problem),
                 Err(_) => return ReplyBody::Problem(Problem::not_leader(None)),
             }
-            let place = self.pieces.clone().acquire_owned().await;
+            let place = self.piece().await;
             let answer = node.read_now(&match topic {
                 Topic::Lease(lease) => Read::Feed { lease: *lease, since, have: have.clone() },
                 Topic::Events(job) => {
@@ -120,8 +131,20 @@ impl Feeding {
                 ReadOutcome::Events { upto, .. } => since = *upto,
                 _ => return ReplyBody::Read(answer),
             }
-            let place = place.ok().map(|place| Place { room: None, _kib: None, _place: place });
             hand_on(ReplyBody::Read(answer), place);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_piece_counts_for_the_tenant_of_its_feed() {
+        let b = Tenant::Job("b".parse().unwrap());
+        let feeding = Room::default().admit(&b).expect("it is the first feed");
+        let place = feeding.piece().await.expect("nothing waits to be written");
+        assert_eq!(place.tenant, b);
     }
 }

@@ -101,7 +101,7 @@ impl Connection {
         if !self.park(id) {
             return None;
         }
-        match self.feeds.admit() {
+        match self.feeds.admit(&self.tenant) {
             Ok(feeding) => {
                 let ended = self.closed.child_token();
                 let place = Parked::Feed { _ended: ended.clone().drop_guard() };
@@ -164,7 +164,7 @@ impl Connection {
         let quiet = together.is_none().then_some(watching::PROGRESS_EVERY);
         self.parked.lock().insert(id, Parked::Watch { ended: ended.clone(), together });
         let (replies, parked) = (self.replies.clone(), self.parked.clone());
-        let room = watching::Room::new(self.watch_kib.clone());
+        let room = watching::Room::new(self.watch_kib.clone(), self.tenant.clone());
         let task = async move {
             let hand_on = |batch, place| replies.send(id, ReplyBody::Changes(batch), Some(place));
             let problem = watching::deliver(watcher, quiet, room, hand_on).await;

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{Change, ChangeKind, Problem, ReplyBody, WatchBatch, WatchProgress};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::parked::{AllParked, Parked};
 use super::{Place, Replies};
+use crate::node::tenant::Tenant;
 use crate::node::{Node, Watcher};
 
 /// How often watches without changes get a progress report.
@@ -29,6 +30,8 @@ const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// Room for what one watch has waiting to be written.
 pub(super) struct Room {
+    /// Whose keys are watched.
+    tenant: Tenant,
     batches: Arc<Semaphore>,
     /// Shared by all watches of the connection.
     kib: Arc<Semaphore>,
@@ -36,14 +39,18 @@ pub(super) struct Room {
 
 impl Room {
     /// Room for one watch of the connection that owns `kib`.
-    pub(super) fn new(kib: Arc<Semaphore>) -> Room {
-        Room { batches: Arc::new(Semaphore::new(BATCHES_MAX)), kib }
+    pub(super) fn new(kib: Arc<Semaphore>, tenant: Tenant) -> Room {
+        Room { tenant, batches: Arc::new(Semaphore::new(BATCHES_MAX)), kib }
+    }
+
+    fn place(&self, place: OwnedSemaphorePermit, kib: OwnedSemaphorePermit) -> Place {
+        Place { tenant: self.tenant.clone(), room: None, _kib: Some(kib), _place: place }
     }
 
     fn try_take(&self, kib: u32) -> Option<Place> {
         let place = self.batches.clone().try_acquire_owned().ok()?;
         let room = self.kib.clone().try_acquire_many_owned(kib).ok()?;
-        Some(Place { room: None, _kib: Some(room), _place: place })
+        Some(self.place(place, room))
     }
 
     /// Waits for room; none if there is none for too long.
@@ -51,7 +58,7 @@ impl Room {
         let taking = async {
             let place = self.batches.clone().acquire_owned().await.ok()?;
             let room = self.kib.clone().acquire_many_owned(kib).await.ok()?;
-            Some(Place { room: None, _kib: Some(room), _place: place })
+            Some(self.place(place, room))
         };
         tokio::time::timeout(STALL_MAX, taking).await.ok().flatten()
     }
@@ -163,10 +170,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_waits_is_bounded_in_batches_of_a_watch_and_in_bytes_of_all_watches() {
         let kib = Arc::new(Semaphore::new(WAITING_KIB_MAX));
-        let (one, other) = (Room::new(kib.clone()), Room::new(kib));
+        let b = Tenant::Job("b".parse().unwrap());
+        let (one, other) = (Room::new(kib.clone(), b.clone()), Room::new(kib, b.clone()));
         let small = cost(&batch(10));
         let places: Vec<Place> = std::iter::from_fn(|| one.try_take(small)).collect();
         assert_eq!(places.len(), BATCHES_MAX);
+        assert!(places.iter().all(|place| place.tenant == b), "they count for the watch's job");
         drop(places);
 
         let megabyte = cost(&batch(1024 * 1024));
@@ -181,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_batch_larger_than_all_the_room_passes_alone() {
-        let room = Room::new(Arc::new(Semaphore::new(WAITING_KIB_MAX)));
+        let room = Room::new(Arc::new(Semaphore::new(WAITING_KIB_MAX)), Tenant::Anybody);
         let all = cost(&batch(2 * 1024 * WAITING_KIB_MAX));
         let place = room.try_take(all);
         assert!(place.is_some() && room.try_take(1).is_none());

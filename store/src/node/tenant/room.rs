@@ -188,9 +188,9 @@ impl Shared {
 }
 
 impl Part {
-    /// The tenant that holds it.
-    pub(crate) fn tenant(&self) -> &Tenant {
-        &self.tenant
+    /// How much it is.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
     }
 }
 
