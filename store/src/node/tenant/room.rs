@@ -194,6 +194,13 @@ impl Part {
     }
 }
 
+impl Part {
+    /// The tenant that holds it.
+    pub(crate) fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+}
+
 impl Drop for Part {
     fn drop(&mut self) {
         if let Some(room) = self.room.take() {
