@@ -34,7 +34,8 @@ pub const OPEN_CALLS_MAX: usize = 4_096;
 /// leases, processes and rounds have as much of both for themselves, and waits
 /// have as many bytes.
 pub const OPEN_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// Most waits open at a time; further callers wait their turn.
+/// Most waits open at a time; further callers wait their turn. Handles [with waits
+/// apart](Client::with_waits_apart) have as many for themselves.
 pub const OPEN_WAITS_MAX: usize = 65_536;
 /// Most watches open at a time; a further one is refused.
 pub const OPEN_WATCHES_MAX: usize = 1_024;
@@ -60,6 +61,7 @@ pub struct Client {
     shared: Arc<Shared>,
     /// How many sessions were lost when this handle was bound to one.
     bound: Option<u64>,
+    waits: Arc<Bounds>,
 }
 
 struct Shared {
@@ -69,7 +71,6 @@ struct Shared {
     counters: Arc<Counters>,
     credentials: Credentials,
     calls: Bounds,
-    waits: Bounds,
     /// For commands that keep a host alive: no other call takes their room.
     first: Bounds,
     watches: Arc<Semaphore>,
@@ -77,10 +78,21 @@ struct Shared {
 }
 
 /// How many calls of a kind may be open, and with how many bytes.
-#[derive(Clone)]
 struct Bounds {
     count: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
+}
+
+impl Bounds {
+    fn new(count: usize) -> Bounds {
+        let semaphore = |most| Arc::new(Semaphore::new(most));
+        Bounds { count: semaphore(count), bytes: semaphore(OPEN_BYTES_MAX / BYTES_UNIT) }
+    }
+
+    /// A wait may stay open for as long as it likes.
+    fn of_waits() -> Arc<Bounds> {
+        Arc::new(Bounds::new(OPEN_WAITS_MAX))
+    }
 }
 
 /// How fresh a read must be.
@@ -138,22 +150,18 @@ impl Client {
         let mut actor = Actor::new(options, inbox, counters.clone(), tasks.clone());
         prepare(&mut actor);
         tasks.spawn(actor.run());
-        let semaphore = |most| Arc::new(Semaphore::new(most));
-        let bytes = || semaphore(OPEN_BYTES_MAX / BYTES_UNIT);
         let shared = Shared {
             events,
             next_call: AtomicU64::new(1),
             call_timeout,
             counters,
             credentials,
-            calls: Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() },
-            // A wait may stay open for as long as it likes.
-            waits: Bounds { count: semaphore(OPEN_WAITS_MAX), bytes: bytes() },
-            first: Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() },
+            calls: Bounds::new(OPEN_CALLS_MAX),
+            first: Bounds::new(OPEN_CALLS_MAX),
             watches: Arc::new(Semaphore::new(OPEN_WATCHES_MAX)),
             tasks,
         };
-        Client { shared: Arc::new(shared), bound: None }
+        Client { shared: Arc::new(shared), bound: None, waits: Bounds::of_waits() }
     }
 
     /// A handle whose commands belong to the present session: once that is lost,
@@ -166,7 +174,13 @@ impl Client {
     /// way then fails all the same, if it may have been applied.
     pub fn bound_to_session(&self) -> Client {
         let bound = Some(self.shared.counters.sessions_lost.get());
-        Client { shared: self.shared.clone(), bound }
+        Client { bound, ..self.clone() }
+    }
+
+    /// A handle whose waits and subscriptions have room of their own: those of other handles take
+    /// none of it, and they take none from those.
+    pub fn with_waits_apart(&self) -> Client {
+        Client { waits: Bounds::of_waits(), ..self.clone() }
     }
 
     /// Applies a command exactly once, through however many connections and
@@ -278,7 +292,7 @@ impl Client {
     async fn wait_for(&self, wait: Wait, deadline: Deadline) -> Result<Revision, Error> {
         let bytes = encoded_bytes(&wait.conditions);
         let ask = |reply| Ask::Wait { wait, reply };
-        self.call(ask, bytes, &self.shared.waits, deadline).await
+        self.call(ask, bytes, &self.waits, deadline).await
     }
 
     /// Reads what was decided for a lease after `since`. `have` names the
@@ -302,7 +316,7 @@ impl Client {
     /// promotions, iterations with other members, failed rounds, the end of a
     /// run. A job that is not there yet is waited for.
     pub async fn events(&self, job: Name, after: Revision) -> Result<Events, Error> {
-        let permits = self.admit(job.as_str().len(), &self.shared.waits, Deadline::never()).await?;
+        let permits = self.admit(job.as_str().len(), &self.waits, Deadline::never()).await?;
         let mailbox = Arc::new(Mailbox::default());
         let ask = Ask::Events(EventsAsk { job, after, mailbox: mailbox.clone() });
         let guard = self.submit(Call::new(ask, None, 0, permits))?;
@@ -527,15 +541,51 @@ impl Drop for CallGuard {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+    use holdfast_api::Until;
+
     use super::*;
+
+    /// Refuses calls that have no room at once.
+    const NOW: Duration = Duration::ZERO;
+
+    fn client() -> Client {
+        Client::new(Options::new(vec!["127.0.0.1:1".to_owned()]))
+    }
+
+    /// Whether a call that could not be made had no room.
+    fn had_no_room<T: std::fmt::Debug>(made: Result<T, Error>) -> bool {
+        let error = made.expect_err("no node answers");
+        error.to_string().contains("its limit of open calls")
+    }
 
     #[tokio::test]
     async fn waits_leave_calls_their_room() {
-        let client = Client::new(Options::new(vec!["127.0.0.1:1".to_owned()]));
-        let Shared { calls, waits, .. } = &*client.shared;
-        let deadline = Deadline::after(Duration::ZERO);
-        let _waits = client.admit(OPEN_BYTES_MAX, waits, deadline).await.unwrap();
-        client.admit(1, waits, deadline).await.unwrap_err();
-        client.admit(OPEN_BYTES_MAX, calls, deadline).await.unwrap();
+        let client = client();
+        let deadline = Deadline::after(NOW);
+        let _waits = client.admit(OPEN_BYTES_MAX, &client.waits, deadline).await.unwrap();
+        client.admit(1, &client.waits, deadline).await.unwrap_err();
+        client.admit(OPEN_BYTES_MAX, &client.shared.calls, deadline).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn waits_apart_leave_others_their_room() {
+        let client = client();
+        let apart = client.with_waits_apart();
+        let conditions = |key: &Blob| vec![Condition { key: key.clone(), until: Until::Exists }];
+        let large = Blob::from(vec![0; 40 * 1024 * 1024]);
+        let waiting = |_| {
+            let wait = apart.wait(Scope::default(), conditions(&large), Deadline::never());
+            let mut wait = Box::pin(wait);
+            assert!(wait.as_mut().now_or_never().is_none());
+            wait
+        };
+        // The last of them has no room.
+        let _waiting: Vec<_> = (0..4).map(waiting).collect();
+        let small = Blob::from("k");
+        for (of, without_room) in [(&apart, true), (&client, false)] {
+            let made = of.wait(Scope::default(), conditions(&small), Deadline::after(NOW)).await;
+            assert_eq!(had_no_room(made), without_room);
+        }
     }
 }

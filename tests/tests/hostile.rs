@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Blob, Read};
+use holdfast_api::{Blob, Condition, Read, RequestBody, Until};
 use holdfast_client::Deadline;
 use holdfast_tests::cluster::job;
+use holdfast_tests::link::Heard;
 use holdfast_tests::stream::upgrade;
 use holdfast_tests::tcpstore::{MAGIC, TcpStore, key, op, text};
-use holdfast_tests::{Adders, Agent, Cluster, RawStream, eventually, patiently, soon};
+use holdfast_tests::{Adders, Agent, Cluster, RawLink, RawStream, eventually, patiently, soon};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rand::RngExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -418,6 +419,54 @@ async fn an_agent_survives_any_bytes_on_its_port() {
     assert!(!good.check(&["half"]).await, "half a message is none");
     let grown = agent.process.resident_bytes().saturating_sub(before);
     assert!(grown < GROWTH_MAX, "the agent gained {} MiB", grown / MIB);
+}
+
+/// Waits of one program, and the keys of each: nearly as many as fit into a frame.
+const LARGE_WAITS: u64 = 34;
+const LONG_KEYS: usize = 520;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_waits_for_much_keeps_no_other_from_waiting() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start(&mut cluster, "waits").await;
+    let control = agent.control().await;
+    let asking = tokio::task::spawn_blocking(move || {
+        let mut link = RawLink::open(&control).expect("an agent");
+        let scope = link.scope();
+        for seq in 1..=LARGE_WAITS {
+            let key = |n| Blob::from(format!("{seq}-{n:08000}"));
+            let conditions =
+                (0..LONG_KEYS).map(|n| Condition { key: key(n), until: Until::Exists });
+            let (scope, conditions) = (scope.clone(), conditions.collect());
+            let wait = RequestBody::Wait { scope, conditions, since: None };
+            link.begin(seq, wait).expect("the agent reads");
+        }
+        // Answered when all of them are taken in.
+        let mut heard = link.ask(0, Read::Get { scope, key: "/k".into() });
+        let mut refused = Vec::new();
+        loop {
+            match heard.expect("an answer") {
+                Heard::Problem { seq, problem } => refused.push((seq, problem)),
+                Heard::ReadAnswer { seq: 0 } => break (link, refused),
+                other => panic!("{other:?}"),
+            }
+            heard = link.hear();
+        }
+    });
+    let (link, refused) = asking.await.expect("all was answered");
+
+    let mut waiting = TcpStore::connect(agent.address()).await;
+    let mut setting = TcpStore::connect(agent.address()).await;
+    waiting.start_wait(&["k"]).await;
+    setting.set("k", b"v").await;
+    assert_eq!(waiting.byte("a WAIT").await, 0);
+
+    assert_eq!(refused.len() as u64, LARGE_WAITS - 1, "the first is one that may be");
+    for (seq, problem) in refused {
+        assert!(seq > 1 && problem.retryable, "{seq}: {problem}");
+        assert!(problem.message.contains("bytes long together"), "{problem}");
+    }
+    drop(link);
 }
 
 /// As many open files as the system allows this process and its children.

@@ -149,6 +149,11 @@ impl Account {
         self.process = Some(process);
     }
 
+    /// What the connection holds.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     /// Whether the process of the connection is known.
     pub fn is_assigned(&self) -> bool {
         self.process.is_some()

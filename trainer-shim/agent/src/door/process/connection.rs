@@ -31,6 +31,7 @@ use tracing::{debug, info, warn};
 use super::arrivals::are_few;
 use super::begin::{Begun, begin};
 use super::connection_table::ConnectionId;
+use super::lasting::{Share, Shares, key_bytes};
 use super::lease_holder::{Death, LeaseHolder, Place};
 use super::outbox::Outbox;
 use super::peer::Peer;
@@ -68,9 +69,24 @@ struct Connection {
     calls: FuturesUnordered<BoxFuture<'static, Done>>,
     in_flight_bytes: usize,
     /// Waits, watches and subscriptions, by their calls.
-    lasting: BTreeMap<u64, AbortOnDropHandle<()>>,
+    lasting: BTreeMap<u64, Lasts>,
+    /// What these hold.
+    shares: Shares,
     /// How the processes are doing that give heartbeats.
     watched: Arc<Mutex<BTreeMap<Participant, Watched>>>,
+}
+
+/// A wait, watch or subscription that is open, or over since a moment.
+struct Lasts {
+    task: AbortOnDropHandle<()>,
+    share: Share,
+}
+
+impl Drop for Lasts {
+    fn drop(&mut self) {
+        // The task may end later.
+        self.share.give_back();
+    }
 }
 
 /// A call that has come back.
@@ -140,6 +156,7 @@ pub async fn run(
         calls: FuturesUnordered::new(),
         in_flight_bytes: 0,
         lasting: BTreeMap::new(),
+        shares: Shares::new(lease_holder.room.lasting.account(pid)),
         watched,
     };
     let mut writing = std::pin::pin!(write(writer, queue, until, outage));
@@ -301,18 +318,22 @@ impl Connection {
                 }
             }
             RequestBody::Wait { scope, conditions, since: _ } => {
-                let client = self.lease_holder.lease.client().clone();
-                let named = scope.clone();
-                let waiting = move |outbox: Outbox| async move {
-                    let revision = client.wait(scope, conditions, Deadline::never()).await?;
-                    outbox.tell(seq, ReplyBody::Released { revision });
+                let client = self.lease_holder.waits.clone();
+                let (named, holds) = (scope.clone(), key_bytes(&conditions));
+                let waiting = move |outbox: Outbox, share: Share| async move {
+                    let released = client.wait(scope, conditions, Deadline::never()).await;
+                    // The next may come as soon as this one is answered.
+                    share.give_back();
+                    outbox.tell(seq, ReplyBody::Released { revision: released? });
                     Ok(())
                 };
-                self.last(seq, &named, |outbox| waiting(outbox).boxed());
+                self.last(seq, &named, (bytes, holds), |outbox, share| {
+                    waiting(outbox, share).boxed()
+                });
             }
             RequestBody::Watch { scope, prefix, from, progress_together: _ } => {
                 let client = self.lease_holder.lease.client().clone();
-                let named = scope.clone();
+                let (named, holds) = (scope.clone(), prefix.len());
                 let watching = move |outbox: Outbox| async move {
                     let mut watch = client.watch(scope, prefix, from).await?;
                     while let Some(batch) = watch.next().await {
@@ -320,7 +341,7 @@ impl Connection {
                     }
                     Ok(())
                 };
-                self.last(seq, &named, |outbox| watching(outbox).boxed());
+                self.last(seq, &named, (bytes, holds), |outbox, _| watching(outbox).boxed());
             }
             RequestBody::Events { job, after } => {
                 let events = self.lease_holder.events.clone();
@@ -328,7 +349,7 @@ impl Connection {
                 let following = move |outbox: Outbox| async move {
                     Err(events.follow(after, seq, &outbox).await)
                 };
-                self.last(seq, &scope, |outbox| following(outbox).boxed());
+                self.last(seq, &scope, (bytes, 0), |outbox, _| following(outbox).boxed());
             }
             RequestBody::Cancel { request } => drop(self.lasting.remove(&request)),
             _ => {
@@ -339,12 +360,19 @@ impl Connection {
         }
     }
 
-    /// Does something that lasts until it is cancelled, or the connection ends.
-    fn last(&mut self, seq: u64, scope: &Scope, doing: impl FnOnce(Outbox) -> Lasting) {
+    /// Does something that lasts until it is cancelled, or the connection ends. It was asked for
+    /// with so many bytes, and holds so many for its keys.
+    fn last(
+        &mut self,
+        seq: u64,
+        scope: &Scope,
+        (asked, holds): (usize, usize),
+        doing: impl FnOnce(Outbox, Share) -> Lasting,
+    ) {
         if let Err(problem) = relay::keys(scope, self.lease_holder.lease.scope()) {
             return self.refuse(seq, problem);
         }
-        self.lasting.retain(|_, task| !task.is_finished());
+        self.lasting.retain(|_, lasts| !lasts.task.is_finished());
         if self.lasting.len() >= LASTING_MAX || self.lasting.contains_key(&seq) {
             let text = format!(
                 "{LASTING_MAX} waits, watches and subscriptions may be open on one connection; end \
@@ -352,13 +380,21 @@ impl Connection {
             );
             return self.refuse(seq, Problem::overloaded(text));
         }
-        let (doing, outbox) = (doing(self.outbox.clone()), self.outbox.clone());
+        let share = match self.shares.take(asked, holds) {
+            Ok(share) => share,
+            Err(problem) => return self.refuse(seq, problem),
+        };
+        let outbox = self.outbox.clone();
+        let doing = doing(outbox.clone(), share.clone());
+        let of_task = share.clone();
         let task = self.lease_holder.spawn(async move {
-            if let Err(error) = doing.await {
+            let done = doing.await;
+            of_task.give_back();
+            if let Err(error) = done {
                 outbox.tell(seq, ReplyBody::Problem(problem(error)));
             }
         });
-        self.lasting.insert(seq, AbortOnDropHandle::new(task));
+        self.lasting.insert(seq, Lasts { task: AbortOnDropHandle::new(task), share });
     }
 
     fn hear(&self, heartbeats: Vec<Heartbeat>) {
