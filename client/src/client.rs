@@ -32,8 +32,11 @@ use crate::watch::Watch;
 pub const OPEN_CALLS_MAX: usize = 4_096;
 /// Most bytes of open calls; further callers wait their turn. Commands of
 /// leases, processes and rounds have as much of both for themselves, and waits
-/// have as many bytes.
+/// and [large](LARGE_COMMAND_BYTES_MIN) commands have as many bytes each.
 pub const OPEN_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Shortest large command on keys. Large ones wait their turn apart, so that no other call
+/// waits behind them: a cluster without space turns them away again and again.
+pub const LARGE_COMMAND_BYTES_MIN: usize = 256 * 1024;
 /// Most waits open at a time; further callers wait their turn. Handles [with waits
 /// apart](Client::with_waits_apart) have as many for themselves.
 pub const OPEN_WAITS_MAX: usize = 65_536;
@@ -71,6 +74,7 @@ struct Shared {
     counters: Arc<Counters>,
     credentials: Credentials,
     calls: Bounds,
+    large: Bounds,
     /// For commands that keep a host alive: no other call takes their room.
     first: Bounds,
     watches: Arc<Semaphore>,
@@ -92,6 +96,13 @@ impl Bounds {
     /// A wait may stay open for as long as it likes.
     fn of_waits() -> Arc<Bounds> {
         Arc::new(Bounds::new(OPEN_WAITS_MAX))
+    }
+}
+
+impl Shared {
+    /// The room of a command that takes a place in the session.
+    fn room_of_command(&self, bytes: usize) -> &Bounds {
+        if bytes < LARGE_COMMAND_BYTES_MIN { &self.calls } else { &self.large }
     }
 }
 
@@ -157,6 +168,7 @@ impl Client {
             counters,
             credentials,
             calls: Bounds::new(OPEN_CALLS_MAX),
+            large: Bounds::new(OPEN_CALLS_MAX),
             first: Bounds::new(OPEN_CALLS_MAX),
             watches: Arc::new(Semaphore::new(OPEN_WATCHES_MAX)),
             tasks,
@@ -186,7 +198,8 @@ impl Client {
     /// Applies a command exactly once, through however many connections and
     /// leaders that takes. Commands of leases, processes and rounds go before all
     /// others, and need no session: they identify themselves. What the state
-    /// machine refused is [`Error::Refused`].
+    /// machine refused is [`Error::Refused`]. Commands that are open at the same time may be
+    /// applied in any order.
     ///
     /// If the deadline passes, or the future is dropped, before the answer is
     /// there, the command is not sent again, but may have been applied.
@@ -195,8 +208,10 @@ impl Client {
             Command::Kv { op, .. } => KV_ENVELOPE_BYTES + op.bytes() + KV_KEY_BYTES * op.steps(),
             command => encoded_bytes(command),
         };
-        let names_itself = command.facts().names_itself;
-        let bounds = if names_itself { &self.shared.first } else { &self.shared.calls };
+        let bounds = match command.facts().names_itself {
+            true => &self.shared.first,
+            false => self.shared.room_of_command(bytes),
+        };
         let ask = |reply| Ask::Propose { command, reply };
         self.call(ask, bytes, bounds, deadline).await
     }
@@ -211,7 +226,8 @@ impl Client {
         deadline: Deadline,
     ) -> (Result<Answer, Error>, Option<Settled>) {
         let bytes = encoded_bytes(&command);
-        let permits = match self.admit_request(bytes, &self.shared.calls, deadline).await {
+        let room = self.shared.room_of_command(bytes);
+        let permits = match self.admit_request(bytes, room, deadline).await {
             Ok(permits) => permits,
             Err(error) => return (Err(error), None),
         };
@@ -542,7 +558,7 @@ impl Drop for CallGuard {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
-    use holdfast_api::Until;
+    use holdfast_api::{KvOp, Until};
 
     use super::*;
 
@@ -587,5 +603,29 @@ mod tests {
             let made = of.wait(Scope::default(), conditions(&small), Deadline::after(NOW)).await;
             assert_eq!(had_no_room(made), without_room);
         }
+    }
+
+    #[tokio::test]
+    async fn large_commands_leave_other_calls_their_room() {
+        let client = client();
+        let large = Blob::from(vec![0; 8 * 1024 * 1024]);
+        let put = |value: &Blob| {
+            let op = KvOp::Put { key: "k".into(), value: value.clone() };
+            Command::Kv { scope: Scope::default(), op }
+        };
+        let putting = |_| {
+            let mut putting = Box::pin(client.propose(put(&large), Deadline::never()));
+            assert!(putting.as_mut().now_or_never().is_none());
+            putting
+        };
+        // The last of them have no room.
+        let _putting: Vec<_> = (0..17).map(putting).collect();
+        let (now, small) = (Deadline::after(NOW), Blob::from("v"));
+        assert!(had_no_room(client.propose(put(&large), now).await));
+        assert!(!had_no_room(client.propose(put(&small), now).await));
+        let mark = Mark { caller: 1, nth: 1 };
+        assert!(!had_no_room(client.propose_marked(put(&small), mark, now).await.0));
+        let read = Read::QueueLength { scope: Scope::default(), key: small };
+        assert!(!had_no_room(client.read(read, Consistency::Linearizable, now).await));
     }
 }
