@@ -32,9 +32,13 @@ use crate::watch::Watch;
 pub const OPEN_CALLS_MAX: usize = 4_096;
 /// Most bytes of open calls; further callers wait their turn. Commands of
 /// leases, processes and rounds have as much of both for themselves, and waits
-/// have as many bytes.
+/// and [large](LARGE_COMMAND_BYTES_MIN) commands have as many bytes each.
 pub const OPEN_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// Most waits open at a time; further callers wait their turn.
+/// Shortest large command on keys. Large ones wait their turn apart, so that no other call
+/// waits behind them: a cluster without space turns them away again and again.
+pub const LARGE_COMMAND_BYTES_MIN: usize = 256 * 1024;
+/// Most waits open at a time; further callers wait their turn. Handles [with waits
+/// apart](Client::with_waits_apart) have as many for themselves.
 pub const OPEN_WAITS_MAX: usize = 65_536;
 /// Most watches open at a time; a further one is refused.
 pub const OPEN_WATCHES_MAX: usize = 1_024;
@@ -60,6 +64,7 @@ pub struct Client {
     shared: Arc<Shared>,
     /// How many sessions were lost when this handle was bound to one.
     bound: Option<u64>,
+    waits: Arc<Bounds>,
 }
 
 struct Shared {
@@ -69,7 +74,7 @@ struct Shared {
     counters: Arc<Counters>,
     credentials: Credentials,
     calls: Bounds,
-    waits: Bounds,
+    large: Bounds,
     /// For commands that keep a host alive: no other call takes their room.
     first: Bounds,
     watches: Arc<Semaphore>,
@@ -77,10 +82,28 @@ struct Shared {
 }
 
 /// How many calls of a kind may be open, and with how many bytes.
-#[derive(Clone)]
 struct Bounds {
     count: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
+}
+
+impl Bounds {
+    fn new(count: usize) -> Bounds {
+        let semaphore = |most| Arc::new(Semaphore::new(most));
+        Bounds { count: semaphore(count), bytes: semaphore(OPEN_BYTES_MAX / BYTES_UNIT) }
+    }
+
+    /// A wait may stay open for as long as it likes.
+    fn of_waits() -> Arc<Bounds> {
+        Arc::new(Bounds::new(OPEN_WAITS_MAX))
+    }
+}
+
+impl Shared {
+    /// The room of a command that takes a place in the session.
+    fn room_of_command(&self, bytes: usize) -> &Bounds {
+        if bytes < LARGE_COMMAND_BYTES_MIN { &self.calls } else { &self.large }
+    }
 }
 
 /// How fresh a read must be.
@@ -138,22 +161,19 @@ impl Client {
         let mut actor = Actor::new(options, inbox, counters.clone(), tasks.clone());
         prepare(&mut actor);
         tasks.spawn(actor.run());
-        let semaphore = |most| Arc::new(Semaphore::new(most));
-        let bytes = || semaphore(OPEN_BYTES_MAX / BYTES_UNIT);
         let shared = Shared {
             events,
             next_call: AtomicU64::new(1),
             call_timeout,
             counters,
             credentials,
-            calls: Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() },
-            // A wait may stay open for as long as it likes.
-            waits: Bounds { count: semaphore(OPEN_WAITS_MAX), bytes: bytes() },
-            first: Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() },
+            calls: Bounds::new(OPEN_CALLS_MAX),
+            large: Bounds::new(OPEN_CALLS_MAX),
+            first: Bounds::new(OPEN_CALLS_MAX),
             watches: Arc::new(Semaphore::new(OPEN_WATCHES_MAX)),
             tasks,
         };
-        Client { shared: Arc::new(shared), bound: None }
+        Client { shared: Arc::new(shared), bound: None, waits: Bounds::of_waits() }
     }
 
     /// A handle whose commands belong to the present session: once that is lost,
@@ -166,13 +186,20 @@ impl Client {
     /// way then fails all the same, if it may have been applied.
     pub fn bound_to_session(&self) -> Client {
         let bound = Some(self.shared.counters.sessions_lost.get());
-        Client { shared: self.shared.clone(), bound }
+        Client { bound, ..self.clone() }
+    }
+
+    /// A handle whose waits and subscriptions have room of their own: those of other handles take
+    /// none of it, and they take none from those.
+    pub fn with_waits_apart(&self) -> Client {
+        Client { waits: Bounds::of_waits(), ..self.clone() }
     }
 
     /// Applies a command exactly once, through however many connections and
     /// leaders that takes. Commands of leases, processes and rounds go before all
     /// others, and need no session: they identify themselves. What the state
-    /// machine refused is [`Error::Refused`].
+    /// machine refused is [`Error::Refused`]. Commands that are open at the same time may be
+    /// applied in any order.
     ///
     /// If the deadline passes, or the future is dropped, before the answer is
     /// there, the command is not sent again, but may have been applied.
@@ -181,8 +208,10 @@ impl Client {
             Command::Kv { op, .. } => KV_ENVELOPE_BYTES + op.bytes() + KV_KEY_BYTES * op.steps(),
             command => encoded_bytes(command),
         };
-        let names_itself = command.facts().names_itself;
-        let bounds = if names_itself { &self.shared.first } else { &self.shared.calls };
+        let bounds = match command.facts().names_itself {
+            true => &self.shared.first,
+            false => self.shared.room_of_command(bytes),
+        };
         let ask = |reply| Ask::Propose { command, reply };
         self.call(ask, bytes, bounds, deadline).await
     }
@@ -197,7 +226,8 @@ impl Client {
         deadline: Deadline,
     ) -> (Result<Answer, Error>, Option<Settled>) {
         let bytes = encoded_bytes(&command);
-        let permits = match self.admit_request(bytes, &self.shared.calls, deadline).await {
+        let room = self.shared.room_of_command(bytes);
+        let permits = match self.admit_request(bytes, room, deadline).await {
             Ok(permits) => permits,
             Err(error) => return (Err(error), None),
         };
@@ -278,7 +308,7 @@ impl Client {
     async fn wait_for(&self, wait: Wait, deadline: Deadline) -> Result<Revision, Error> {
         let bytes = encoded_bytes(&wait.conditions);
         let ask = |reply| Ask::Wait { wait, reply };
-        self.call(ask, bytes, &self.shared.waits, deadline).await
+        self.call(ask, bytes, &self.waits, deadline).await
     }
 
     /// Reads what was decided for a lease after `since`. `have` names the
@@ -302,7 +332,7 @@ impl Client {
     /// promotions, iterations with other members, failed rounds, the end of a
     /// run. A job that is not there yet is waited for.
     pub async fn events(&self, job: Name, after: Revision) -> Result<Events, Error> {
-        let permits = self.admit(job.as_str().len(), &self.shared.waits, Deadline::never()).await?;
+        let permits = self.admit(job.as_str().len(), &self.waits, Deadline::never()).await?;
         let mailbox = Arc::new(Mailbox::default());
         let ask = Ask::Events(EventsAsk { job, after, mailbox: mailbox.clone() });
         let guard = self.submit(Call::new(ask, None, 0, permits))?;
@@ -527,15 +557,75 @@ impl Drop for CallGuard {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+    use holdfast_api::{KvOp, Until};
+
     use super::*;
+
+    /// Refuses calls that have no room at once.
+    const NOW: Duration = Duration::ZERO;
+
+    fn client() -> Client {
+        Client::new(Options::new(vec!["127.0.0.1:1".to_owned()]))
+    }
+
+    /// Whether a call that could not be made had no room.
+    fn had_no_room<T: std::fmt::Debug>(made: Result<T, Error>) -> bool {
+        let error = made.expect_err("no node answers");
+        error.to_string().contains("its limit of open calls")
+    }
 
     #[tokio::test]
     async fn waits_leave_calls_their_room() {
-        let client = Client::new(Options::new(vec!["127.0.0.1:1".to_owned()]));
-        let Shared { calls, waits, .. } = &*client.shared;
-        let deadline = Deadline::after(Duration::ZERO);
-        let _waits = client.admit(OPEN_BYTES_MAX, waits, deadline).await.unwrap();
-        client.admit(1, waits, deadline).await.unwrap_err();
-        client.admit(OPEN_BYTES_MAX, calls, deadline).await.unwrap();
+        let client = client();
+        let deadline = Deadline::after(NOW);
+        let _waits = client.admit(OPEN_BYTES_MAX, &client.waits, deadline).await.unwrap();
+        client.admit(1, &client.waits, deadline).await.unwrap_err();
+        client.admit(OPEN_BYTES_MAX, &client.shared.calls, deadline).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn waits_apart_leave_others_their_room() {
+        let client = client();
+        let apart = client.with_waits_apart();
+        let conditions = |key: &Blob| vec![Condition { key: key.clone(), until: Until::Exists }];
+        let large = Blob::from(vec![0; 40 * 1024 * 1024]);
+        let waiting = |_| {
+            let wait = apart.wait(Scope::default(), conditions(&large), Deadline::never());
+            let mut wait = Box::pin(wait);
+            assert!(wait.as_mut().now_or_never().is_none());
+            wait
+        };
+        // The last of them has no room.
+        let _waiting: Vec<_> = (0..4).map(waiting).collect();
+        let small = Blob::from("k");
+        for (of, without_room) in [(&apart, true), (&client, false)] {
+            let made = of.wait(Scope::default(), conditions(&small), Deadline::after(NOW)).await;
+            assert_eq!(had_no_room(made), without_room);
+        }
+    }
+
+    #[tokio::test]
+    async fn large_commands_leave_other_calls_their_room() {
+        let client = client();
+        let large = Blob::from(vec![0; 8 * 1024 * 1024]);
+        let put = |value: &Blob| {
+            let op = KvOp::Put { key: "k".into(), value: value.clone() };
+            Command::Kv { scope: Scope::default(), op }
+        };
+        let putting = |_| {
+            let mut putting = Box::pin(client.propose(put(&large), Deadline::never()));
+            assert!(putting.as_mut().now_or_never().is_none());
+            putting
+        };
+        // The last of them have no room.
+        let _putting: Vec<_> = (0..17).map(putting).collect();
+        let (now, small) = (Deadline::after(NOW), Blob::from("v"));
+        assert!(had_no_room(client.propose(put(&large), now).await));
+        assert!(!had_no_room(client.propose(put(&small), now).await));
+        let mark = Mark { caller: 1, nth: 1 };
+        assert!(!had_no_room(client.propose_marked(put(&small), mark, now).await.0));
+        let read = Read::QueueLength { scope: Scope::default(), key: small };
+        assert!(!had_no_room(client.read(read, Consistency::Linearizable, now).await));
     }
 }

@@ -98,9 +98,9 @@
 //!   command that was never handed over had no effect; the outcome of any other
 //!   that ends without an answer is unknown.
 //! * Everything has a bound with a name: open calls and their bytes
-//!   ([`OPEN_CALLS_MAX`], [`OPEN_BYTES_MAX`]), waits ([`OPEN_WAITS_MAX`]),
-//!   watches ([`OPEN_WATCHES_MAX`]), what waits in each watch, feed and
-//!   subscription
+//!   ([`OPEN_CALLS_MAX`], [`OPEN_BYTES_MAX`], [`LARGE_COMMAND_BYTES_MIN`]),
+//!   waits ([`OPEN_WAITS_MAX`]), watches ([`OPEN_WATCHES_MAX`]), what waits in
+//!   each watch, feed and subscription
 //!   ([`PARCELS_MAX`], [`PARCEL_BYTES_MAX`]), the commands on the wire
 //!   (the session's window), requests ([`REQUEST_BYTES_MAX`]) and frames.
 //! * Deliberately absent: a cache, a background refresh of the node list, a
@@ -152,8 +152,8 @@ mod token_file;
 mod watch;
 
 pub use client::{
-    Client, Consistency, OPEN_BYTES_MAX, OPEN_CALLS_MAX, OPEN_WAITS_MAX, OPEN_WATCHES_MAX,
-    REQUEST_BYTES_MAX,
+    Client, Consistency, LARGE_COMMAND_BYTES_MIN, OPEN_BYTES_MAX, OPEN_CALLS_MAX, OPEN_WAITS_MAX,
+    OPEN_WATCHES_MAX, REQUEST_BYTES_MAX,
 };
 pub use credentials::{Credentials, Tls, TlsFiles, TlsFilesError};
 pub use deadline::Deadline;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Command, LeaseId, Problem, Proposal, Read as Question, ReplyBody, RequestBody,
+    Answer, Command, LeaseId, Problem, Proposal, Read as Question, ReplyBody, RequestBody, Scope,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -111,6 +111,11 @@ impl RawLink {
         LeaseId::deserialize(&self.welcome["welcome"]["lease"]).expect("a welcome names a lease")
     }
 
+    /// The job and the run of the welcome.
+    pub fn scope(&self) -> Scope {
+        Scope::deserialize(&self.welcome["welcome"]["scope"]).expect("a welcome names a run")
+    }
+
     /// Another handle of the same socket.
     pub fn stream(&self) -> io::Result<UnixStream> {
         self.writer.try_clone()
@@ -129,15 +134,20 @@ impl RawLink {
 
     /// Proposes, and reads the result of this call.
     pub fn propose(&mut self, seq: u64, command: Command) -> io::Result<Heard> {
-        let body = RequestBody::Propose(Proposal { session: None, command });
-        self.send(&Sent::Ask { seq, body })?;
+        self.begin(seq, RequestBody::Propose(Proposal { session: None, command }))?;
         self.hear()
     }
 
     /// Asks, and reads the result of this call.
     pub fn ask(&mut self, seq: u64, read: Question) -> io::Result<Heard> {
-        self.send(&Sent::Ask { seq, body: RequestBody::Read { read, stale: false } })?;
+        self.begin(seq, RequestBody::Read { read, stale: false })?;
         self.hear()
+    }
+
+    /// Asks; what is answered is read later, or never.
+    pub fn begin(&mut self, seq: u64, body: RequestBody) -> io::Result<()> {
+        let body = rmp_serde::to_vec_named(&Sent::Ask { seq, body }).map_err(io::Error::other)?;
+        self.send_frame(&body)
     }
 
     /// The next thing that is neither a renewal nor a decision.
@@ -158,10 +168,5 @@ impl RawLink {
                 },
             }
         }
-    }
-
-    fn send(&mut self, sent: &Sent) -> io::Result<()> {
-        let body = rmp_serde::to_vec_named(sent).map_err(io::Error::other)?;
-        self.send_frame(&body)
     }
 }

@@ -3,12 +3,15 @@
 
 use std::time::Duration;
 
-use holdfast_api::{AgentReport, Blob, Read};
+use holdfast_api::{AgentReport, Blob, Condition, Read, RequestBody, Until};
 use holdfast_client::Deadline;
 use holdfast_tests::cluster::job;
+use holdfast_tests::link::Heard;
 use holdfast_tests::stream::upgrade;
 use holdfast_tests::tcpstore::{MAGIC, TcpStore, key, op, text};
-use holdfast_tests::{Adders, Agent, Cluster, RawStream, eventually, patiently, soon};
+use holdfast_tests::{
+    Adders, Agent, Cluster, RawLink, RawStream, Script, binaries, eventually, patiently, soon,
+};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rand::RngExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -193,7 +196,7 @@ async fn a_node_survives_any_frames_on_its_stream() {
 
     // A client that asks and never reads.
     let mut deaf = upgrade(&node).await.expect("a stream");
-    let ask = holdfast_api::Request { id: 1, body: holdfast_api::RequestBody::Status };
+    let ask = holdfast_api::Request { id: 1, body: RequestBody::Status };
     let asks = rmp_serde::to_vec_named(&vec![ask; 1000]).expect("requests are values");
     let asking = async {
         for _ in 0..100 {
@@ -246,7 +249,7 @@ async fn others_are_served_beside_deaf_clients(cluster: Cluster) {
         limit: 0,
         keys_only: false,
     };
-    let list = holdfast_api::RequestBody::Read { read: list, stale: false };
+    let list = RequestBody::Read { read: list, stale: false };
     let asks: Vec<_> = (0..LISTINGS)
         .map(|id| holdfast_api::Request { id: id as u64, body: list.clone() })
         .collect();
@@ -317,10 +320,10 @@ async fn long_frames_that_come_slowly_hold_up_no_other_job() {
     for _ in 0..10 {
         let mut stream = RawStream::open(&node).await.expect("a stream");
         let exchange = async {
-            let told = holdfast_api::RequestBody::Report(report("served"));
+            let told = RequestBody::Report(report("served"));
             stream.post(told).await.expect("it reads");
-            stream.ask(holdfast_api::RequestBody::Status).await.expect("a status");
-            let read = holdfast_api::RequestBody::Read { read: check.clone(), stale: false };
+            stream.ask(RequestBody::Status).await.expect("a status");
+            let read = RequestBody::Read { read: check.clone(), stale: false };
             stream.ask(read).await.expect("an answer")
         };
         let answer = tokio::time::timeout(SERVED_TIME_MAX, exchange).await;
@@ -482,6 +485,96 @@ async fn an_agent_survives_any_bytes_on_its_port() {
     assert!(!good.check(&["half"]).await, "half a message is none");
     let grown = agent.process.resident_bytes().saturating_sub(before);
     assert!(grown < GROWTH_MAX, "the agent gained {} MiB", grown / MIB);
+}
+
+/// Waits of one program, and the keys of each: nearly as many as fit into a frame.
+const LARGE_WAITS: u64 = 34;
+const LONG_KEYS: usize = 520;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_waits_for_much_keeps_no_other_from_waiting() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start(&mut cluster, "waits").await;
+    let control = agent.control().await;
+    let asking = tokio::task::spawn_blocking(move || {
+        let mut link = RawLink::open(&control).expect("an agent");
+        let scope = link.scope();
+        for seq in 1..=LARGE_WAITS {
+            let key = |n| Blob::from(format!("{seq}-{n:08000}"));
+            let conditions =
+                (0..LONG_KEYS).map(|n| Condition { key: key(n), until: Until::Exists });
+            let (scope, conditions) = (scope.clone(), conditions.collect());
+            let wait = RequestBody::Wait { scope, conditions, since: None };
+            link.begin(seq, wait).expect("the agent reads");
+        }
+        // Answered when all of them are taken in.
+        let mut heard = link.ask(0, Read::Get { scope, key: "/k".into() });
+        let mut refused = Vec::new();
+        loop {
+            match heard.expect("an answer") {
+                Heard::Problem { seq, problem } => refused.push((seq, problem)),
+                Heard::ReadAnswer { seq: 0 } => break (link, refused),
+                other => panic!("{other:?}"),
+            }
+            heard = link.hear();
+        }
+    });
+    let (link, refused) = asking.await.expect("all was answered");
+
+    let mut waiting = TcpStore::connect(agent.address()).await;
+    let mut setting = TcpStore::connect(agent.address()).await;
+    waiting.start_wait(&["k"]).await;
+    setting.set("k", b"v").await;
+    assert_eq!(waiting.byte("a WAIT").await, 0);
+
+    assert_eq!(refused.len() as u64, LARGE_WAITS - 1, "the first is one that may be");
+    for (seq, problem) in refused {
+        assert!(seq > 1 && problem.retryable, "{seq}: {problem}");
+        assert!(problem.message.contains("bytes long together"), "{problem}");
+    }
+    drop(link);
+}
+
+/// Connections of one program, and answers of 8 MiB that it asks for on each.
+const DEAF_LINKS: usize = 24;
+const LARGE_ANSWERS: u64 = 8;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_reads_no_answers_on_many_connections_costs_an_agent_little() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start_with(&mut cluster, "unread", &["--lease-ttl", "60s"]).await;
+    let control = agent.control().await;
+    let mut command = binaries::command("holdfast-test-trainer");
+    command.arg("0").env("HOLDFAST_CONTROL", &control);
+    let mut trainer = Script::start_command(&mut cluster, "trainer", command);
+    trainer.says("joined ").await;
+    let mut store = TcpStore::connect(agent.address()).await;
+    store.set("large", &vec![b'v'; 8 << 20]).await;
+    assert!(store.check(&["large"]).await);
+
+    let before = agent.process.resident_bytes();
+    let asking = tokio::task::spawn_blocking(move || {
+        let ask = |_| {
+            let mut link = RawLink::open(&control).expect("an agent");
+            let read = Read::Get { scope: link.scope(), key: "/large".into() };
+            for seq in 0..LARGE_ANSWERS {
+                // One that is cut off takes no more.
+                drop(link.begin(seq, RequestBody::Read { read: read.clone(), stale: false }));
+            }
+            link
+        };
+        (0..DEAF_LINKS).map(ask).collect::<Vec<RawLink>>()
+    });
+    let deaf = asking.await.expect("the agent reads");
+    let line = agent.process.says("a program leaves answers unread").await;
+    assert!(line.contains("no more than it leaves free"), "{line}");
+    let grown = agent.process.resident_bytes().saturating_sub(before);
+    assert!(grown < GROWTH_MAX, "the agent gained {} MiB", grown / MIB);
+
+    trainer.order("roll r").await;
+    assert_eq!(trainer.says("rolled r ").await, "0");
+    assert_eq!(store.get("large").await.len(), 8 << 20);
+    drop(deaf);
 }
 
 /// As many open files as the system allows this process and its children.

@@ -7,5 +7,6 @@ mod bad_peers;
 mod exactly_once;
 mod finding_the_leader;
 mod reports;
+mod room;
 mod scripted;
 mod waits_and_watches;

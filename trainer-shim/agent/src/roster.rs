@@ -320,6 +320,13 @@ impl Entry {
         Origin { id: self.id, roster: self.roster.clone() }
     }
 
+    /// Its process, if that was found by now.
+    pub fn process(&self) -> Option<u32> {
+        let connections = self.roster.connections.lock();
+        let record = connections.taken.get(&self.id)?;
+        record.owner.process().map(|process| process.pid)
+    }
+
     /// It waits for this from now on.
     pub fn waits(&self, conditions: &[Condition]) {
         self.set(Some(Waiting::new(conditions, Instant::now())));

@@ -20,6 +20,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+const KIB: usize = 1024;
+
 struct Harness {
     address: SocketAddr,
     handle: Handle,
@@ -215,9 +217,9 @@ async fn a_thousand_connections_at_once_are_all_served() {
 }
 
 #[tokio::test]
-async fn half_messages_beyond_the_common_budget_close_their_connection_only() {
+async fn half_messages_beyond_a_share_of_the_budget_close_their_connection_only() {
     let limits =
-        Limits { budget_bytes_max: 400 * 1024, budget_free_bytes: 1024, ..Limits::default() };
+        Limits { budget_bytes_max: 400 * KIB, budget_free_bytes: 1024, ..Limits::default() };
     let harness = patient_door(limits).await;
     let mut good = connect(&harness).await;
     let half = |length: usize| {
@@ -227,14 +229,48 @@ async fn half_messages_beyond_the_common_budget_close_their_connection_only() {
         bytes
     };
     let mut modest = connect(&harness).await;
-    modest.write_all(&half(300 * 1024)).await.unwrap();
+    modest.write_all(&half(90 * KIB)).await.unwrap();
     let mut greedy = connect(&harness).await;
-    let _ = greedy.write_all(&half(4 * 1024 * 1024)).await;
+    let _ = greedy.write_all(&half(4 * 1024 * KIB)).await;
     expect_closed(&mut greedy).await;
     assert_alive(&mut good).await;
     modest.write_all(&[0]).await.unwrap();
     send(&mut modest, &[Message::CancelWait]).await;
     expect(&mut modest, Reply::Cancelled).await;
+}
+
+/// Sends a SET that the store cannot commit; whether the door keeps it.
+async fn keeps(stream: &mut TcpStream, bytes: usize) -> bool {
+    let set = Message::Set { key: "/k".into(), value: vec![0; bytes].into() };
+    // Both are taken in when the second is answered.
+    let sent = stream.write_all(&bytes_of(&[set, Message::CancelWait])).await;
+    let mut reply = Vec::new();
+    Reply::Cancelled.encode(&mut reply);
+    sent.is_ok() && stream.read_exact(&mut reply).await.is_ok()
+}
+
+#[tokio::test]
+async fn what_others_need_is_left_by_whoever_takes_all_that_it_gets() {
+    let limits =
+        Limits { budget_bytes_max: 400 * KIB, budget_free_bytes: 1024, ..Limits::default() };
+    let harness = patient_door(limits).await;
+    let mut greedy = connect(&harness).await;
+    let mut kept = 0;
+    while kept < 10 && keeps(&mut greedy, 40 * KIB).await {
+        kept += 1;
+    }
+    assert!(
+        (4..=5).contains(&kept),
+        "{kept} of 40 KiB are half of 400 KiB, less what goes with them"
+    );
+    let mut greedy = connect(&harness).await;
+    for _ in 0..4 {
+        assert!(keeps(&mut greedy, 40 * KIB).await);
+    }
+    let mut modest = connect(&harness).await;
+    for _ in 0..2 {
+        assert!(keeps(&mut modest, 40 * KIB).await);
+    }
 }
 
 #[tokio::test]

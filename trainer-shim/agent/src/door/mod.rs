@@ -8,6 +8,8 @@
 //! | --- | --- |
 //! | [`tcpstore`] | programs that know nothing of Holdfast: PyTorch's TCPStore |
 //! | `process` | programs with the library, whose deaths are reported at once |
+//! | `budget` | the memory that all connections of a door share |
 
+mod budget;
 pub(crate) mod process;
 pub mod tcpstore;

@@ -31,15 +31,19 @@ use tracing::{debug, info, warn};
 use super::arrivals::are_few;
 use super::begin::{Begun, begin};
 use super::connection_table::ConnectionId;
+use super::lasting::{Share, Shares, key_bytes};
 use super::lease_holder::{Death, LeaseHolder, Place};
 use super::outbox::Outbox;
 use super::peer::Peer;
 use super::relay::{self, Errand, Participant};
 use super::watchdog::{Act, Watched};
 use super::writing::{write, write_line};
+use crate::door::budget::Account;
 
 /// Most bytes of calls of one program that are not answered yet.
 const IN_FLIGHT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What the answer to an open call counts as, until it is there.
+const ANSWER_BYTES_EXPECTED: usize = 16 * 1024;
 /// How often silent processes are looked for.
 const TICK: Duration = Duration::from_millis(250);
 /// How long what a program had sent may take to arrive once it has ended while
@@ -67,10 +71,27 @@ struct Connection {
     errands: FuturesUnordered<BoxFuture<'static, Done>>,
     calls: FuturesUnordered<BoxFuture<'static, Done>>,
     in_flight_bytes: usize,
+    /// What its open calls hold, and the answers to them that are expected.
+    in_flight: Account,
     /// Waits, watches and subscriptions, by their calls.
-    lasting: BTreeMap<u64, AbortOnDropHandle<()>>,
+    lasting: BTreeMap<u64, Lasts>,
+    /// What these hold.
+    shares: Shares,
     /// How the processes are doing that give heartbeats.
     watched: Arc<Mutex<BTreeMap<Participant, Watched>>>,
+}
+
+/// A wait, watch or subscription that is open, or over since a moment.
+struct Lasts {
+    task: AbortOnDropHandle<()>,
+    share: Share,
+}
+
+impl Drop for Lasts {
+    fn drop(&mut self) {
+        // The task may end later.
+        self.share.give_back();
+    }
 }
 
 /// A call that has come back.
@@ -126,9 +147,11 @@ pub async fn run(
         return debug!(%error, "a program went away before it was welcomed");
     }
     let cut = CancellationToken::new();
-    let (outbox, queue) = Outbox::new(cut.clone());
-    let watched = Arc::new(Mutex::new(BTreeMap::new()));
     let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+    let room = &lease_holder.room;
+    let (outbox, queue) = Outbox::new(cut.clone(), room.calls.account(pid));
+    let (in_flight, lasting) = (room.calls.account(pid), room.lasting.account(pid));
+    let watched = Arc::new(Mutex::new(BTreeMap::new()));
     let peer = Arc::new(peer);
     let place = Place { outbox: outbox.clone(), watched: watched.clone(), pid, peer: peer.clone() };
     let id = lease_holder.sit(place);
@@ -139,7 +162,9 @@ pub async fn run(
         errands: FuturesUnordered::new(),
         calls: FuturesUnordered::new(),
         in_flight_bytes: 0,
+        in_flight,
         lasting: BTreeMap::new(),
+        shares: Shares::new(lasting),
         watched,
     };
     let mut writing = std::pin::pin!(write(writer, queue, until, outage));
@@ -293,26 +318,32 @@ impl Connection {
             RequestBody::Propose(Proposal { session: None, command }) => {
                 if self.has_room(seq, bytes) {
                     self.propose(seq, bytes, command, within_ms);
+                    self.settle();
                 }
             }
             RequestBody::Read { read, stale: false } => {
                 if self.has_room(seq, bytes) {
                     self.read(seq, bytes, read, within_ms);
+                    self.settle();
                 }
             }
             RequestBody::Wait { scope, conditions, since: _ } => {
-                let client = self.lease_holder.lease.client().clone();
-                let named = scope.clone();
-                let waiting = move |outbox: Outbox| async move {
-                    let revision = client.wait(scope, conditions, Deadline::never()).await?;
-                    outbox.tell(seq, ReplyBody::Released { revision });
+                let client = self.lease_holder.waits.clone();
+                let (named, holds) = (scope.clone(), key_bytes(&conditions));
+                let waiting = move |outbox: Outbox, share: Share| async move {
+                    let released = client.wait(scope, conditions, Deadline::never()).await;
+                    // The next may come as soon as this one is answered.
+                    share.give_back();
+                    outbox.tell(seq, ReplyBody::Released { revision: released? });
                     Ok(())
                 };
-                self.last(seq, &named, |outbox| waiting(outbox).boxed());
+                self.last(seq, &named, (bytes, holds), |outbox, share| {
+                    waiting(outbox, share).boxed()
+                });
             }
             RequestBody::Watch { scope, prefix, from, progress_together: _ } => {
                 let client = self.lease_holder.lease.client().clone();
-                let named = scope.clone();
+                let (named, holds) = (scope.clone(), prefix.len());
                 let watching = move |outbox: Outbox| async move {
                     let mut watch = client.watch(scope, prefix, from).await?;
                     while let Some(batch) = watch.next().await {
@@ -320,7 +351,7 @@ impl Connection {
                     }
                     Ok(())
                 };
-                self.last(seq, &named, |outbox| watching(outbox).boxed());
+                self.last(seq, &named, (bytes, holds), |outbox, _| watching(outbox).boxed());
             }
             RequestBody::Events { job, after } => {
                 let events = self.lease_holder.events.clone();
@@ -328,7 +359,7 @@ impl Connection {
                 let following = move |outbox: Outbox| async move {
                     Err(events.follow(after, seq, &outbox).await)
                 };
-                self.last(seq, &scope, |outbox| following(outbox).boxed());
+                self.last(seq, &scope, (bytes, 0), |outbox, _| following(outbox).boxed());
             }
             RequestBody::Cancel { request } => drop(self.lasting.remove(&request)),
             _ => {
@@ -339,12 +370,19 @@ impl Connection {
         }
     }
 
-    /// Does something that lasts until it is cancelled, or the connection ends.
-    fn last(&mut self, seq: u64, scope: &Scope, doing: impl FnOnce(Outbox) -> Lasting) {
+    /// Does something that lasts until it is cancelled, or the connection ends. It was asked for
+    /// with so many bytes, and holds so many for its keys.
+    fn last(
+        &mut self,
+        seq: u64,
+        scope: &Scope,
+        (asked, holds): (usize, usize),
+        doing: impl FnOnce(Outbox, Share) -> Lasting,
+    ) {
         if let Err(problem) = relay::keys(scope, self.lease_holder.lease.scope()) {
             return self.refuse(seq, problem);
         }
-        self.lasting.retain(|_, task| !task.is_finished());
+        self.lasting.retain(|_, lasts| !lasts.task.is_finished());
         if self.lasting.len() >= LASTING_MAX || self.lasting.contains_key(&seq) {
             let text = format!(
                 "{LASTING_MAX} waits, watches and subscriptions may be open on one connection; end \
@@ -352,13 +390,21 @@ impl Connection {
             );
             return self.refuse(seq, Problem::overloaded(text));
         }
-        let (doing, outbox) = (doing(self.outbox.clone()), self.outbox.clone());
+        let share = match self.shares.take(asked, holds) {
+            Ok(share) => share,
+            Err(problem) => return self.refuse(seq, problem),
+        };
+        let outbox = self.outbox.clone();
+        let doing = doing(outbox.clone(), share.clone());
+        let of_task = share.clone();
         let task = self.lease_holder.spawn(async move {
-            if let Err(error) = doing.await {
+            let done = doing.await;
+            of_task.give_back();
+            if let Err(error) = done {
                 outbox.tell(seq, ReplyBody::Problem(problem(error)));
             }
         });
-        self.lasting.insert(seq, AbortOnDropHandle::new(task));
+        self.lasting.insert(seq, Lasts { task: AbortOnDropHandle::new(task), share });
     }
 
     fn hear(&self, heartbeats: Vec<Heartbeat>) {
@@ -396,17 +442,34 @@ impl Connection {
         ended
     }
 
-    fn has_room(&self, seq: u64, bytes: usize) -> bool {
-        let fits = self.errands.len() + self.calls.len() < IN_FLIGHT_MAX
-            && self.in_flight_bytes + bytes <= IN_FLIGHT_BYTES_MAX;
-        if !fits {
+    /// Whether there is room for one more call; refuses it if there is none.
+    fn has_room(&mut self, seq: u64, bytes: usize) -> bool {
+        let (calls, all) = (self.open_calls() + 1, self.in_flight_bytes + bytes);
+        if calls > IN_FLIGHT_MAX || all > IN_FLIGHT_BYTES_MAX {
             let text = format!(
                 "{IN_FLIGHT_MAX} calls of {IN_FLIGHT_BYTES_MAX} bytes may be open on one \
                  connection; wait for an answer, and retry"
             );
             self.refuse(seq, Problem::overloaded(text));
+            return false;
         }
-        fits
+        if let Err(error) = self.in_flight.set(all + calls * ANSWER_BYTES_EXPECTED) {
+            let text = format!("{error}; read the answers, and retry");
+            self.refuse(seq, Problem::overloaded(text));
+            return false;
+        }
+        true
+    }
+
+    fn open_calls(&self) -> usize {
+        self.errands.len() + self.calls.len()
+    }
+
+    /// Counts the calls that are still open.
+    fn settle(&mut self) {
+        let expected = self.open_calls() * ANSWER_BYTES_EXPECTED;
+        // Holding less is never refused.
+        let _ = self.in_flight.set(self.in_flight_bytes + expected);
     }
 
     fn refuse(&self, seq: u64, problem: Problem) {
@@ -482,6 +545,8 @@ impl Connection {
 
     fn came_back(&mut self, Done { seq, bytes, came }: Done) {
         self.in_flight_bytes -= bytes;
+        // The answer itself counts from here on.
+        self.settle();
         let id = self.id;
         match came {
             Came::Read(Ok(answer)) => self.outbox.tell(seq, ReplyBody::Read(answer)),

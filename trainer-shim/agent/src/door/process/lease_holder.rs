@@ -11,7 +11,7 @@ use holdfast_api::{
     AgentProcess, Answer, Arrival, Cause, Code, Command, Ended, ProcessCommand, ProcessEnd,
     Release, ReleaseWhy, RoundCommand,
 };
-use holdfast_client::{Deadline, Error};
+use holdfast_client::{Client, Deadline, Error};
 use holdfast_trainer_shim::Lease;
 use holdfast_trainer_shim::link::FromAgent;
 use parking_lot::Mutex;
@@ -29,6 +29,7 @@ use super::events::Events;
 use super::outbox::Outbox;
 use super::peer::Peer;
 use super::relay::{self, Participant};
+use super::room::Room;
 use super::watchdog::Watched;
 
 /// About what a process takes in a report.
@@ -68,6 +69,10 @@ pub struct LeaseHolder {
     arrivals: Arrivals,
     /// Events of the job.
     pub events: Events,
+    /// The client for what lasts: it takes no room from the waits of TCPStore clients.
+    pub waits: Client,
+    /// What programs hold together.
+    pub room: Room,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -127,19 +132,27 @@ impl Connections {
 
 impl LeaseHolder {
     /// Begins; ends with the lease, or at `stop`.
-    pub fn begin(lease: Lease, stop: &CancellationToken, tasks: &TaskTracker) -> LeaseHolder {
+    pub fn begin(
+        lease: Lease,
+        room: Room,
+        stop: &CancellationToken,
+        tasks: &TaskTracker,
+    ) -> LeaseHolder {
         let (deaths, dead) = mpsc::unbounded_channel();
+        let waits = lease.client().with_waits_apart();
         let lease_holder = LeaseHolder {
             lease: lease.clone(),
             connections: Arc::default(),
             deaths,
             arrivals: Arrivals::default(),
             events: Events::new(
-                lease.client().clone(),
+                waits.clone(),
                 lease.scope().job.clone(),
                 stop.clone(),
                 tasks.clone(),
             ),
+            waits,
+            room,
             stop: stop.clone(),
             tasks: tasks.clone(),
         };

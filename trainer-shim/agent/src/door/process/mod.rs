@@ -19,6 +19,8 @@
 //! | `arrivals` | arrivals of several programs at one round go together |
 //! | `begin` | the first step of a call, in the order of the program's calls |
 //! | `watchdog` | pure: what becomes of a process that falls silent |
+//! | `room` | what programs hold together |
+//! | `lasting` | what waits, watches and subscriptions hold |
 //! | `outbox` | what waits for a program that reads slowly |
 //! | `peer` | the program at the other end: its end, and signals to it |
 //!
@@ -29,6 +31,8 @@
 //!   reported: a process that has left stays left. Several ends that wait
 //!   together are one command.
 //! * Outcomes and ends reach a program in the order of the log, on one stream.
+//! * No program holds more of what all programs share than it leaves free, on however many
+//!   connections.
 //! * A program that does not read, asks for too much, or sends what cannot be
 //!   understood is cut off, with the reason in the log; no other program notices.
 
@@ -37,10 +41,12 @@ mod begin;
 mod connection;
 mod connection_table;
 mod events;
+mod lasting;
 mod lease_holder;
 mod outbox;
 pub(crate) mod peer;
 mod relay;
+mod room;
 mod serve;
 mod watchdog;
 mod writing;

@@ -20,6 +20,7 @@ use tracing::{info, warn};
 
 use super::lease_holder::LeaseHolder;
 use super::peer::Peer;
+use super::room::Room;
 use super::{connection, writing};
 use crate::keeper::state::Notes;
 
@@ -64,6 +65,7 @@ struct Shared {
     scope: Scope,
     options: Options,
     notes: Notes,
+    room: Room,
     lease_holder: Mutex<Option<LeaseHolder>>,
     /// Held while a task takes the lease or gives it back.
     granting: tokio::sync::Mutex<()>,
@@ -85,12 +87,14 @@ impl Door {
     /// A door of this run, with the lease that the host has in it.
     pub fn new(client: Client, scope: Scope, options: Options, lease: Lease, notes: Notes) -> Door {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let lease_holder = Some(LeaseHolder::begin(lease, &stop, &tasks));
+        let room = Room::default();
+        let lease_holder = Some(LeaseHolder::begin(lease, room.clone(), &stop, &tasks));
         let shared = Shared {
             client,
             scope,
             options,
             notes,
+            room,
             lease_holder: Mutex::new(lease_holder),
             granting: tokio::sync::Mutex::default(),
             outage: watch::Sender::new(None),
@@ -172,7 +176,7 @@ impl Door {
 
     /// The present lease, or a new one.
     async fn lease_holder(&self) -> Result<LeaseHolder, Error> {
-        let Shared { client, scope, options, stop, tasks, lease_holder, granting, .. } =
+        let Shared { client, scope, options, room, stop, tasks, lease_holder, granting, .. } =
             self.shared.as_ref();
         let _turn = granting.lock().await;
         let present = lease_holder.lock().clone();
@@ -190,7 +194,7 @@ impl Door {
         };
         info!("took lease {} for this host, {:?} long", lease.id(), lease.ttl());
         self.shared.notes.holds(lease.terms());
-        let begun = LeaseHolder::begin(lease, stop, tasks);
+        let begun = LeaseHolder::begin(lease, room.clone(), stop, tasks);
         *lease_holder.lock() = Some(begun.clone());
         Ok(begun)
     }

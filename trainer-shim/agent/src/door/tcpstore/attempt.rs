@@ -61,6 +61,13 @@ pub struct Peer {
     attempt: Attempt,
 }
 
+impl Peer {
+    /// Its process id, as this host numbers it, if it is known to be the client's.
+    pub fn seen(&self) -> Option<u32> {
+        self.identity.map(|(process, _)| process)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     /// This one; 0 for processes that no launcher restarts.

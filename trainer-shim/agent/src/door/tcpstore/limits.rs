@@ -44,14 +44,15 @@ pub struct Limits {
     #[serde(with = "text_duration")]
     pub unread_time_max: Duration,
     /// Bytes of keys in all WAITs that are open, as they are sent: the store's
-    /// client keeps them to be able to move them to the next leader.
+    /// client keeps them to be able to move them to the next leader. A process may hold
+    /// as much as it leaves free. Half of it has room for the longest WAIT.
     pub wait_budget_bytes_max: usize,
     /// Open connections; one more is closed at once.
     pub connections_max: usize,
-    /// Bytes held for all connections together. When it is used up, a connection
-    /// that needs more than `budget_free_bytes` is closed.
+    /// Bytes held for all connections together. A process may hold as much as it leaves
+    /// free: a connection of it that needs more, and more than `budget_free_bytes`, is closed.
     pub budget_bytes_max: usize,
-    /// Bytes that every connection may hold even when the budget is used up.
+    /// Bytes that every connection may hold whatever others hold.
     pub budget_free_bytes: usize,
     /// When the agent stops: how long messages that have arrived completely
     /// may still take to be committed.
@@ -72,7 +73,7 @@ impl Default for Limits {
             queued_bytes_max: 4 * MIB,
             unread_bytes_max: 64 * KIB,
             unread_time_max: Duration::from_secs(300),
-            wait_budget_bytes_max: 64 * MIB,
+            wait_budget_bytes_max: 104 * MIB,
             connections_max: 16_384,
             budget_bytes_max: 1024 * MIB,
             budget_free_bytes: 64 * KIB,
@@ -142,7 +143,10 @@ mod text_duration {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_api::name::NAME_BYTES_MAX;
+
     use super::*;
+    use crate::door::budget::Budget;
 
     #[test]
     fn the_defaults_work_and_limits_that_cannot_are_named() {
@@ -151,6 +155,17 @@ mod tests {
         assert!(none.check().unwrap_err().to_string().contains("limits.queued_bytes_max"));
         let huge = Limits { message_bytes_max: MESSAGE_BYTES_CEILING + 1, ..Limits::default() };
         assert!(huge.check().unwrap_err().to_string().contains("limits.message_bytes_max"));
+    }
+
+    #[test]
+    fn one_process_may_wait_for_as_many_keys_as_a_message_holds() {
+        // A key has more beside it on its way to the store than in the message, and the prefix
+        // of its namespace.
+        const BESIDE_KEY: usize = 13 + "@#4294967295:".len() + NAME_BYTES_MAX;
+        let limits = Limits::default();
+        let longest = limits.message_bytes_max + limits.keys_per_message_max * BESIDE_KEY;
+        let budget = Budget::new("wait_budget_bytes_max", limits.wait_budget_bytes_max, 0);
+        budget.account(Some(1)).set(longest).unwrap();
     }
 
     #[test]

@@ -17,7 +17,6 @@
 //! | `visibility` | what one connection wrote, the others see |
 //! | `ending` | the end of the run, and draining |
 //! | `limits` | every bound of the door, by name |
-//! | `budget` | the memory that all connections share |
 //! | `socket` | the socket loop of one connection |
 //! | [`serve`] | the door itself: accepts connections, and what they share |
 //!
@@ -37,7 +36,6 @@
 //! * Only complete messages have an effect.
 
 pub(crate) mod attempt;
-mod budget;
 pub mod codec;
 pub mod connection;
 pub mod decoder;

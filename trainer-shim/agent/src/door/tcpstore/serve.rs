@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use super::attempt::{AttemptNotes, Attempts};
-use super::budget::Budget;
 use super::ending::{Drain, Fence};
 use super::limits::Limits;
 use super::mapping::Mapping;
@@ -25,6 +24,7 @@ use super::pace::Beat;
 use super::presence::Presence;
 use super::socket::Task;
 use super::visibility::Visibility;
+use crate::door::budget::Budget;
 use crate::guard::Guard;
 use crate::keeper::link::Accepted;
 use crate::keeper::recorder::{Recorded, Recorder};
@@ -40,6 +40,8 @@ pub(crate) const BACKLOG: u32 = 4096;
 
 /// A client's host that vanished is noticed after this idle time.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// Bytes that every connection may wait for, whatever others do.
+const WAIT_BYTES_ALWAYS: usize = 1024;
 /// Pause after a failed accept: when file descriptors run out, one must close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -150,10 +152,10 @@ impl Door {
     ) -> Door {
         let limits = &options.limits;
         let attempts = Attempts::new(options.single_attempt, notes.clone());
-        let free = limits.budget_free_bytes;
-        let budget = Budget::new("budget_bytes_max", limits.budget_bytes_max, free);
+        let always = limits.budget_free_bytes;
+        let budget = Budget::new("limits.budget_bytes_max", limits.budget_bytes_max, always);
         let waits = limits.wait_budget_bytes_max;
-        let wait_budget = Budget::new("wait_budget_bytes_max", waits, 1024);
+        let wait_budget = Budget::new("limits.wait_budget_bytes_max", waits, WAIT_BYTES_ALWAYS);
         Door(Arc::new(Shared {
             client,
             scope,

@@ -34,7 +34,6 @@ use tracing::{debug, warn};
 use self::asked::{Answered, Asked, settled, told, too_long, too_much};
 use self::closed::Closed;
 use super::attempt::Peer;
-use super::budget::{Account, BudgetExceeded};
 use super::codec::{Message, Op};
 use super::connection::{Action, Connection};
 use super::decoder::{Decoder, WireError};
@@ -43,6 +42,7 @@ use super::pace::Pace;
 use super::presence::Guest;
 use super::serve::Shared;
 use super::visibility::Sender;
+use crate::door::budget::{Account, BudgetExceeded};
 use crate::keeper::recorder::{Base, Recorder, Taken};
 use crate::process::Connection as Ends;
 use crate::roster::Entry;
@@ -142,8 +142,8 @@ impl Task {
             entry,
             decoder: Decoder::new(shared.options.limits.clone()),
             connection: Connection::new(mapping),
-            account: shared.budget.account(),
-            wait_account: shared.wait_budget.account(),
+            account: shared.budget.account(None),
+            wait_account: shared.wait_budget.account(None),
             calling: Op::Validate,
             calling_since: Instant::now(),
             answered_at: None,
@@ -253,6 +253,9 @@ impl Task {
         self.connection.enter_attempt(attempt);
         self.recorder.entered(attempt);
         self.peer = Some((peer, FIRST_KEYS_MAX));
+        if let Some(process) = peer.seen() {
+            self.belongs_to(process);
+        }
         Ok(())
     }
 
@@ -284,10 +287,31 @@ impl Task {
                 break;
             }
         }
-        let held =
-            self.decoder.held_bytes() + self.connection.held_bytes() + self.sender.held_bytes();
+        let held = self.held_bytes();
+        if held > self.shared.options.limits.budget_free_bytes {
+            self.look_for_process();
+        }
         self.account.set(held)?;
         Ok(())
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.decoder.held_bytes() + self.connection.held_bytes() + self.sender.held_bytes()
+    }
+
+    /// What it holds counts for this process from now on.
+    fn belongs_to(&mut self, process: u32) {
+        self.account.assign(process);
+        self.wait_account.assign(process);
+    }
+
+    /// Looks whether its process is known by now, if it did not tell it.
+    fn look_for_process(&mut self) {
+        if !self.account.is_assigned()
+            && let Some(process) = self.entry.process()
+        {
+            self.belongs_to(process);
+        }
     }
 
     /// Shortens what is recorded, where it is long and all of it is over. Answers whether it did.
@@ -422,14 +446,20 @@ impl Task {
         conditions: Vec<Condition>,
         since: Option<Revision>,
     ) -> Result<(), BudgetExceeded> {
+        self.look_for_process();
         // As many as the store's client holds.
         self.wait_account.set(encoded_bytes(&conditions))?;
+        self.wait_for(conditions, since);
+        Ok(())
+    }
+
+    /// Waits for conditions that are accounted for.
+    fn wait_for(&mut self, conditions: Vec<Condition>, since: Option<Revision>) {
         self.entry.waits(&conditions);
         self.wait_conditions = self.recorder.is_on().then(|| conditions.clone());
         let (began, told) = oneshot::channel();
         self.wait = Some(self.shared.wait(conditions, since, began));
         (self.wait_since, self.wait_began) = (since, Some(told));
-        Ok(())
     }
 
     /// The store has registered its wait: an agent that follows goes on from there.

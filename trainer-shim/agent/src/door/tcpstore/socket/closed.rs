@@ -6,8 +6,8 @@ use std::time::Duration;
 use holdfast_api::Code;
 use holdfast_client::Error;
 
+use crate::door::budget::BudgetExceeded;
 use crate::door::tcpstore::attempt::Unknown;
-use crate::door::tcpstore::budget::BudgetExceeded;
 use crate::door::tcpstore::codec::Op;
 use crate::door::tcpstore::decoder::WireError;
 use crate::door::tcpstore::presence::BeingCollected;

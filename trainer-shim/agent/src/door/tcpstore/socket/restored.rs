@@ -37,7 +37,8 @@ impl Task {
             self.ask_again(pending)?;
         }
         if let Some(conditions) = self.wait_conditions.take() {
-            self.begin_wait(conditions, self.wait_since)?;
+            self.wait_account.resume(encoded_bytes(&conditions));
+            self.wait_for(conditions, self.wait_since);
         }
         // Others see from the beginning what its client wrote before.
         self.decode();
@@ -47,6 +48,8 @@ impl Task {
         }
         let counts = self.counts();
         self.sender.took_in(self.is_taken_in, false, counts);
+        let held = self.held_bytes();
+        self.account.resume(held);
         Ok(self)
     }
 

@@ -20,11 +20,16 @@ use crate::namespace::Namespace;
 
 /// A door in front of a store without nodes: port 1 has no listener.
 fn door(single_attempt: bool) -> Door {
+    door_within(single_attempt, Limits::default())
+}
+
+/// The same, with these limits.
+fn door_within(single_attempt: bool, limits: Limits) -> Door {
     let client = Client::new(holdfast_client::Options::new(vec!["127.0.0.1:1".to_owned()]));
     let options = Options {
         store_lost_deadline: Duration::from_secs(60),
         single_attempt,
-        limits: Limits::default(),
+        limits,
         guard: Guard::new(Users::default()),
     };
     Door::new(client, Scope::default(), options)
@@ -45,6 +50,16 @@ impl End {
         let mapping = door.mapping(Namespace::first());
         let task = door.admit(stream, Ends { peer, local }, &mapping, recorder).unwrap();
         End { client, task }
+    }
+
+    /// One whose client has told its process: that of this test.
+    async fn of_this_process(door: &Door) -> End {
+        let mut end = End::new(door, Recorder::default()).await;
+        end.sends(&[Message::Validate, Message::Ping { nonce: std::process::id() }]).await;
+        end.task.advance().unwrap();
+        let seen = peer(&mut end.task.asking).await;
+        end.task.enter(seen).unwrap();
+        end
     }
 
     /// Its client sends these, and they are read.
@@ -202,4 +217,63 @@ async fn many_short_keys_of_a_wait_are_charged_with_what_goes_with_them() {
     assert!(used > 20 * KEYS, "{used} bytes");
     end.task.stop_waiting();
     assert_eq!(end.task.shared.wait_budget.used(), 0);
+}
+
+const KIB: usize = 1024;
+
+/// Waits for a key of so many bytes.
+fn key_of(bytes: usize) -> Vec<Condition> {
+    vec![Condition { key: vec![b'k'; bytes].into(), until: Until::Exists }]
+}
+
+#[tokio::test]
+async fn a_process_that_waits_for_much_is_refused_more_and_others_wait() {
+    let limits = Limits { wait_budget_bytes_max: 100 * KIB, ..Limits::default() };
+    let door = door_within(false, limits);
+    let (mut one, mut two) = (End::of_this_process(&door).await, End::of_this_process(&door).await);
+    let mut modest = End::new(&door, Recorder::default()).await;
+    one.task.begin_wait(key_of(60 * KIB), None).unwrap_err();
+    one.task.begin_wait(key_of(45 * KIB), None).unwrap();
+    let refused = two.task.begin_wait(key_of(20 * KIB), None).unwrap_err().to_string();
+    let process = format!("process {} would hold", std::process::id());
+    assert!(refused.contains(&process) && refused.contains("limits.wait_budget"), "{refused}");
+    modest.task.begin_wait(key_of(20 * KIB), None).unwrap();
+    one.task.stop_waiting();
+    two.task.begin_wait(key_of(20 * KIB), None).unwrap();
+}
+
+#[tokio::test]
+async fn a_process_that_sends_much_is_refused_more_and_others_send() {
+    let limits = Limits { budget_bytes_max: 40 * KIB, budget_free_bytes: KIB, ..Limits::default() };
+    let door = door_within(false, limits);
+    let (mut one, mut two) = (End::of_this_process(&door).await, End::of_this_process(&door).await);
+    let mut modest = End::new(&door, Recorder::default()).await;
+    modest.sends(&[Message::Validate]).await;
+    modest.task.advance().unwrap();
+    let set = |bytes| Message::Set { key: "/k".into(), value: vec![0; bytes].into() };
+    one.sends(&[set(15 * KIB)]).await;
+    one.task.advance().unwrap();
+    two.sends(&[set(10 * KIB)]).await;
+    let refused = two.task.advance().unwrap_err();
+    assert!(matches!(refused, Closed::Budget(_)), "{refused}");
+    modest.sends(&[set(10 * KIB)]).await;
+    modest.task.advance().unwrap();
+}
+
+#[tokio::test]
+async fn what_an_agent_has_granted_is_not_refused_by_the_next() {
+    let memory = memory("test").unwrap();
+    let open = || Recorder::open(KeptSocket::unheard(1), memory.try_clone().unwrap()).unwrap();
+    let mut end = End::new(&door(true), open().0).await;
+    end.sends(&[Message::Validate, Message::Wait { keys: vec!["/k".repeat(2 * KIB).into()] }])
+        .await;
+    end.task.advance().unwrap();
+    let stream = end.task.stream.as_fd().try_clone_to_owned().unwrap();
+    let stream = TcpStream::from_std(stream.into()).unwrap();
+    // There is no room for it any more.
+    let limits = Limits { wait_budget_bytes_max: KIB, ..Limits::default() };
+    let door = door_within(true, limits);
+    let (mapping, (recorder, recorded)) = (door.mapping(Namespace::first()), open());
+    let next = door.admit(stream, end.task.ends, &mapping, recorder).unwrap();
+    assert!(next.restore(recorded).unwrap().wait.is_some());
 }
