@@ -23,6 +23,7 @@
 //! | `outage` | says that the store does not answer, and when it does again |
 //! | [`ports`] | ports of this host: bound, and found free |
 //! | `collector` | deletes the keys of namespaces that are over |
+//! | [`descriptors`] | how many descriptors are for what others open |
 //! | `stores` | stores that programs open for themselves, at addresses of their own |
 //! | `parts` | which command is which part of a launch, on all hosts of a run |
 //! | [`control`] | how the processes of one run on one host find their agent |
@@ -74,6 +75,7 @@ pub mod agent;
 mod collector;
 mod complaints;
 pub mod control;
+pub mod descriptors;
 mod diagnosis;
 pub mod door;
 #[cfg(fuzzing)]

@@ -10,6 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use holdfast_agent::descriptors::Room;
 use holdfast_agent::keeper::process::{Keeper, Said, Start, UNUSABLE_SETTINGS, in_words};
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
@@ -70,7 +71,9 @@ fn keep(
 ) -> anyhow::Result<u8> {
     let start = Agent { arguments, path: own_program(), ends, output: output.clone() };
     let signals = crate::signals::not_ignored(signals);
-    let keeper = Keeper::new(start, &signals, control).context("cannot keep an agent")?;
+    let connections_max = Room::of_process().kept_connections();
+    let keeper = Keeper::new(start, &signals, connections_max, control);
+    let keeper = keeper.context("cannot keep an agent")?;
     match code_of(keeper.run().context("cannot keep the agent")?) {
         UNUSABLE_SETTINGS => Ok(crate::FAILURE),
         code => Ok(code),

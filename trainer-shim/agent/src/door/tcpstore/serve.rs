@@ -250,8 +250,12 @@ impl Door {
         let new =
             new.into_iter().zip(admitted).filter_map(|(one, admitted)| admitted.then_some(one));
         let restored = known.into_iter().chain(new).filter_map(|reopened| {
+            // One that was served has its descriptors, also where the agent before allowed more.
+            if !reopened.was_served() && !self.has_room(reopened.ends.peer) {
+                return None;
+            }
             let Reopened { stream, ends, recorder, recorded } = reopened;
-            let task = self.admit(stream, ends, &mapping, recorder)?;
+            let task = self.enter(stream, ends, &mapping, recorder)?;
             Some((usable(task.restore(recorded))?, ends.peer))
         });
         Restored(restored.collect())
@@ -285,12 +289,35 @@ impl Door {
         mapping: &Mapping,
         recorder: Recorder,
     ) -> Option<Task> {
-        let peer = ends.peer;
-        let limit = self.0.options.limits.connections_max;
-        if *self.0.open.borrow() >= limit {
-            warn!(%peer, limit, "connection refused: too many are open (limits.connections_max)");
+        if !self.has_room(ends.peer) {
             return None;
         }
+        self.enter(stream, ends, mapping, recorder)
+    }
+
+    /// Whether one more connection may be open; logs if not.
+    fn has_room(&self, peer: SocketAddr) -> bool {
+        let limit = self.0.options.limits.connections_max;
+        let has_room = *self.0.open.borrow() < limit;
+        if !has_room {
+            warn!(
+                %peer,
+                limit,
+                "connection refused: too many are open (limits.connections_max, or the limit of open files)"
+            );
+        }
+        has_room
+    }
+
+    /// A connection for which there is room; `None` if its namespace is over.
+    fn enter(
+        &self,
+        stream: TcpStream,
+        ends: Connection,
+        mapping: &Mapping,
+        recorder: Recorder,
+    ) -> Option<Task> {
+        let peer = ends.peer;
         if let Err(error) = prepare(&stream) {
             debug!(%peer, %error, "cannot set socket options");
         }
