@@ -275,6 +275,9 @@ impl Agent {
         let outages = outage::watch(client.clone(), handle.clone(), store_lost_deadline);
         let collecting = collect(client.clone(), scope, handle.clone(), attempts_kept);
         let mut ports = Ports::new(door, shutdown.clone(), keeper.clone());
+        if let Some(keeper) = &keeper {
+            keeper.begins();
+        }
         ports.restore(handed);
         if let Some(keeper) = &keeper {
             keeper.is_up();

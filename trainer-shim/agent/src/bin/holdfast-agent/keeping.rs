@@ -10,6 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use holdfast_agent::agent;
 use holdfast_agent::descriptors::Room;
 use holdfast_agent::keeper::process::{Keeper, Said, Start, UNUSABLE_SETTINGS, in_words};
 use nix::sys::signal::Signal;
@@ -88,6 +89,12 @@ pub fn is_kept() -> bool {
 /// The exit code of this process if it cannot run with its arguments and settings.
 pub fn unusable() -> u8 {
     if is_kept() { UNUSABLE_SETTINGS } else { crate::FAILURE }
+}
+
+/// The exit code of this process if it ends with this error. One with a keeper that has opened no
+/// run has taken up nothing, as where descriptors have run out: another one may do better.
+pub fn code_of_error(error: &anyhow::Error) -> u8 {
+    if error.is::<agent::Error>() { crate::FAILURE } else { unusable() }
 }
 
 /// Exit status of a command; `None` if it did not end in time, and was killed.
