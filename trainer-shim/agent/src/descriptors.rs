@@ -8,20 +8,22 @@
 //! | for | parts of the rest |
 //! | --- | --- |
 //! | TCPStore connections | 11 of 16 |
-//! | what else programs of this host open | 5 of 16 |
+//! | connections to the control socket, with the programs at their other ends | 2 of 16 |
+//! | what else programs of this host open | 3 of 16 |
 
 use nix::sys::resource::{Resource, getrlimit};
 
 /// Reserved descriptors: for files, the nodes, ports of the run, look-ups in `/proc`, the start of an
 /// agent, and connections on their way from the keeper to the agent.
 const RESERVED: usize = 192;
-/// Parts of the rest, and those of them for TCPStore connections.
+/// Parts of the rest, and those of them for TCPStore connections, and for the control socket.
 const PARTS: usize = 16;
 const CONNECTION_PARTS: usize = 11;
+const CONTROL_PARTS: usize = 2;
 /// Connections that a keeper has accepted and its agent has neither admitted nor closed yet. Beyond
 /// that the keeper accepts none.
 const ON_THEIR_WAY_MAX: usize = 32;
-/// So many connections are admitted however few descriptors there are.
+/// So many connections of either kind are admitted however few descriptors there are.
 const CONNECTIONS_MIN: usize = 16;
 
 /// The descriptors that a process may have.
@@ -44,6 +46,12 @@ impl Room {
     /// Most connections of a keeper: those of its agent, and some on their way there.
     pub fn kept_connections(self) -> usize {
         self.connections(true).saturating_add(ON_THEIR_WAY_MAX)
+    }
+
+    /// Most connections to the control socket: a program with the library takes two descriptors, one
+    /// of which tells its end.
+    pub(crate) fn control_connections(self) -> usize {
+        (self.part(CONTROL_PARTS) / 2).max(CONNECTIONS_MIN)
     }
 
     /// The bound on an agent's TCPStore connections if these descriptors make it lower than `wanted`,
@@ -77,8 +85,9 @@ mod tests {
         const LEFT_MIN: usize = 64;
         for limit in [256, 600, 1_024, 4_096, 20_000, 1_048_576, usize::MAX] {
             let room = Room(limit);
-            assert!(room.connections(false) <= limit - LEFT_MIN, "{limit}");
-            assert!(room.kept_connections() <= (limit - LEFT_MIN) / 2, "{limit}");
+            let control = 2 * room.control_connections();
+            assert!(room.connections(false) + control <= limit - LEFT_MIN, "{limit}");
+            assert!(2 * room.kept_connections() + control <= limit - LEFT_MIN, "{limit}");
             assert!(room.connections(true) < room.kept_connections(), "some are on their way");
         }
         assert_eq!(Room(0).connections(true), CONNECTIONS_MIN);

@@ -20,6 +20,7 @@ use super::admission::{Admission, Admitted};
 use super::attendance::Attendance;
 use super::protocol::{CommandEnded, LINE_BYTES_MAX, Refused, Request, Response, line};
 use crate::agent::{Handle, Remedy};
+use crate::descriptors::Room;
 use crate::guard::Guard;
 use crate::parts::Part;
 use crate::stores::{Served, Wanted};
@@ -98,7 +99,8 @@ impl Server {
     ) -> Server {
         let attendance = Mutex::default();
         let shared = Arc::new(Shared { agent, attendance, over, lasts });
-        Server { listener, guard, admission: Admission::default(), shared }
+        let admission = Admission::new(Room::of_process().control_connections());
+        Server { listener, guard, admission, shared }
     }
 
     /// Serves until no client is attached any more, or the agent has failed and
