@@ -9,22 +9,28 @@
 //! | --- | --- |
 //! | TCPStore connections | 11 of 16 |
 //! | connections to the control socket, with the programs at their other ends | 2 of 16 |
-//! | what else programs of this host open | 3 of 16 |
+//! | ports of stores that programs open for themselves | 1 of 16 |
+//! | clients whose end is watched | 1 of 16 |
+//! | none of these | 1 of 16 |
 
 use nix::sys::resource::{Resource, getrlimit};
 
 /// Reserved descriptors: for files, the nodes, ports of the run, look-ups in `/proc`, the start of an
 /// agent, and connections on their way from the keeper to the agent.
 const RESERVED: usize = 192;
-/// Parts of the rest, and those of them for TCPStore connections, and for the control socket.
+/// Parts of the rest, and those of them for each kind.
 const PARTS: usize = 16;
 const CONNECTION_PARTS: usize = 11;
 const CONTROL_PARTS: usize = 2;
+const STORE_PARTS: usize = 1;
+const WATCH_PARTS: usize = 1;
 /// Connections that a keeper has accepted and its agent has neither admitted nor closed yet. Beyond
 /// that the keeper accepts none.
 const ON_THEIR_WAY_MAX: usize = 32;
-/// So many connections of either kind are admitted however few descriptors there are.
+/// So many connections of either kind are admitted however few descriptors there are, and so many
+/// of the others.
 const CONNECTIONS_MIN: usize = 16;
+const OTHERS_MIN: usize = 4;
 
 /// The descriptors that a process may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +58,16 @@ impl Room {
     /// of which tells its end.
     pub(crate) fn control_connections(self) -> usize {
         (self.part(CONTROL_PARTS) / 2).max(CONNECTIONS_MIN)
+    }
+
+    /// Most ports for stores that programs open for themselves.
+    pub(crate) fn store_ports(self) -> usize {
+        self.part(STORE_PARTS).max(OTHERS_MIN)
+    }
+
+    /// Most clients whose end is watched at a time.
+    pub(crate) fn watched(self) -> usize {
+        self.part(WATCH_PARTS).max(OTHERS_MIN)
     }
 
     /// The bound on an agent's TCPStore connections if these descriptors make it lower than `wanted`,
@@ -85,9 +101,9 @@ mod tests {
         const LEFT_MIN: usize = 64;
         for limit in [256, 600, 1_024, 4_096, 20_000, 1_048_576, usize::MAX] {
             let room = Room(limit);
-            let control = 2 * room.control_connections();
-            assert!(room.connections(false) + control <= limit - LEFT_MIN, "{limit}");
-            assert!(2 * room.kept_connections() + control <= limit - LEFT_MIN, "{limit}");
+            let others = 2 * room.control_connections() + room.store_ports() + room.watched();
+            assert!(room.connections(false) + others <= limit - LEFT_MIN, "{limit}");
+            assert!(2 * room.kept_connections() + others <= limit - LEFT_MIN, "{limit}");
             assert!(room.connections(true) < room.kept_connections(), "some are on their way");
         }
         assert_eq!(Room(0).connections(true), CONNECTIONS_MIN);
