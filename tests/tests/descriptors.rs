@@ -177,4 +177,6 @@ async fn connections_beyond_the_descriptors_of_an_agent_leave_some_for_a_leader_
     for words in ["at most 110 TCPStore connections", "raise the hard limit of open files"] {
         assert_eq!(said.matches(words).count(), 1, "{words:?} is said at the start: {said}");
     }
+    let refusals = said.matches("too many are open").count();
+    assert!(refusals < CONNECTIONS_OF_RANK / 4, "{refusals} lines hide all others");
 }

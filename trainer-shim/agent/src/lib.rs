@@ -49,7 +49,8 @@
 //!   keeper holds its connections; else they are lost. Processes that joined with the
 //!   library end with it.
 //! * While the store has a leader no connection is dropped; a change of leaders
-//!   drops none either. The log has the reason of every connection that is closed.
+//!   drops none either. The log has the reason of every connection that is closed. Of clients
+//!   that are turned away in great numbers it has some, and how many there were.
 //! * Codecs and connection order are free of I/O, clocks and tasks. These modules use
 //!   trainers' sockets: in `door/tcpstore` `serve`, `socket`, `socket/restored` and
 //!   `visibility`; in `door/process` `serve`, `connection` and `writing`; and

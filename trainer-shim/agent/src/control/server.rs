@@ -20,6 +20,7 @@ use super::admission::{Admission, Admitted};
 use super::attendance::Attendance;
 use super::protocol::{CommandEnded, LINE_BYTES_MAX, Refused, Request, Response, line};
 use crate::agent::{Handle, Remedy};
+use crate::complaints::Complaints;
 use crate::descriptors::Room;
 use crate::guard::Guard;
 use crate::parts::Part;
@@ -45,6 +46,8 @@ pub struct Server {
     listener: UnixListener,
     guard: Guard,
     admission: Admission,
+    /// Log lines about connections that are refused.
+    complaints: Mutex<Complaints>,
     shared: Arc<Shared>,
 }
 
@@ -100,7 +103,8 @@ impl Server {
         let attendance = Mutex::default();
         let shared = Arc::new(Shared { agent, attendance, over, lasts });
         let admission = Admission::new(Room::of_process().control_connections());
-        Server { listener, guard, admission, shared }
+        let complaints = Mutex::default();
+        Server { listener, guard, admission, complaints, shared }
     }
 
     /// Serves until no client is attached any more, or the agent has failed and
@@ -144,13 +148,21 @@ impl Server {
                         }
                     }
                     Err(error) => {
-                        warn!(%error, "cannot accept a control connection");
+                        if let Some(left_out) = self.may_complain() {
+                            warn!(%error, left_out, "cannot accept a control connection");
+                        }
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }
             }
         }
         Leaving { listener: Some(self.listener), _connections: connections }
+    }
+
+    /// Whether to log one more refusal; answers how many were not since the last one.
+    fn may_complain(&self) -> Option<u64> {
+        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        complaints.admit(Instant::now())
     }
 
     /// Admits a connection, by the process id of its program, or sends it the
@@ -161,7 +173,11 @@ impl Server {
         let peer = peer.ok()?;
         let admitted = self.guard.check(peer.uid(), peer.pid()).and_then(|()| {
             let admitted = self.admission.admit(peer.pid());
-            admitted.inspect_err(|reason| warn!("a control connection is refused: {reason}"))
+            admitted.inspect_err(|reason| {
+                if let Some(left_out) = self.may_complain() {
+                    warn!(left_out, "a control connection is refused: {reason}");
+                }
+            })
         });
         match admitted {
             Ok(admitted) => Some((peer.pid(), admitted)),

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use holdfast_api::{Name, Scope};
 use holdfast_client::{Client, Unclaimed};
+use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -25,6 +26,7 @@ use super::pace::Beat;
 use super::presence::Presence;
 use super::socket::Task;
 use super::visibility::Visibility;
+use crate::complaints::Complaints;
 use crate::guard::Guard;
 use crate::keeper::link::Accepted;
 use crate::keeper::recorder::{Recorded, Recorder};
@@ -85,6 +87,10 @@ pub(super) struct Shared {
     pub(super) drain: Drain,
     /// Bytes that an agent before had sent for its connections.
     pub(super) unclaimed: Unclaimed,
+    /// Log lines about connections that are refused, and about those that sent no message of the
+    /// protocol.
+    refusals: Mutex<Complaints>,
+    misfits: Mutex<Complaints>,
 }
 
 /// Connections of a port that an agent before has served.
@@ -170,6 +176,8 @@ impl Door {
             fence: Fence::default(),
             drain: Drain::default(),
             unclaimed,
+            refusals: Mutex::default(),
+            misfits: Mutex::default(),
         }))
     }
 
@@ -226,7 +234,9 @@ impl Door {
                         }
                     }
                     Err(error) => {
-                        warn!(%error, "cannot accept a connection");
+                        if let Some(left_out) = self.0.may_tell_refusal() {
+                            warn!(%error, left_out, "cannot accept a connection");
+                        }
                         sleep(ACCEPT_PAUSE).await;
                     }
                 }
@@ -299,10 +309,11 @@ impl Door {
     fn has_room(&self, peer: SocketAddr) -> bool {
         let limit = self.0.options.limits.connections_max;
         let has_room = *self.0.open.borrow() < limit;
-        if !has_room {
+        if !has_room && let Some(left_out) = self.0.may_tell_refusal() {
             warn!(
                 %peer,
                 limit,
+                left_out,
                 "connection refused: too many are open (limits.connections_max, or the limit of open files)"
             );
         }
@@ -324,7 +335,9 @@ impl Door {
         let guest = match self.0.presence.enter(mapping.namespace.clone()) {
             Ok(guest) => guest,
             Err(over) => {
-                warn!(%peer, "connection refused: {over}");
+                if let Some(left_out) = self.0.may_tell_refusal() {
+                    warn!(%peer, left_out, "connection refused: {over}");
+                }
                 return None;
             }
         };
@@ -379,6 +392,17 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl Shared {
+    /// Whether to log one more connection that is refused; answers how many were not since the last
+    /// one.
+    fn may_tell_refusal(&self) -> Option<u64> {
+        self.refusals.lock().admit(Instant::now())
+    }
+
+    /// The same for a connection that is closed for what its client sent.
+    pub(super) fn may_tell_misfit(&self) -> Option<u64> {
+        self.misfits.lock().admit(Instant::now())
+    }
+
     /// Ready once it drains and no port has a connection left.
     async fn drained(&self) {
         self.drain.begun.cancelled().await;
