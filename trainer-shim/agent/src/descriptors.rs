@@ -1,9 +1,9 @@
 //! How many descriptors of a process are for what others open.
 //!
-//! A TCPStore connection takes a descriptor of the agent. Under a keeper it takes two, its socket and
-//! its record, and two of the keeper. If connections took all of them, the agent could not follow the
-//! next leader, and the keeper could start no other agent. So some are reserved, and connections get a
-//! part of the rest.
+//! A TCPStore connection takes a descriptor of the agent. Under a keeper it takes two, its socket
+//! and its record, and two of the keeper. If connections took all of them, the agent could not
+//! follow the next leader, and the keeper could start no other agent. So some are reserved, and
+//! connections get a part of the rest.
 //!
 //! | for | parts of the rest |
 //! | --- | --- |
@@ -15,8 +15,8 @@
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Reserved descriptors: for files, the nodes, ports of the run, look-ups in `/proc`, the start of an
-/// agent, and connections on their way from the keeper to the agent.
+/// Reserved descriptors: for files, the nodes, ports of the run, look-ups in `/proc`, the start of
+/// an agent, and connections on their way from the keeper to the agent.
 const RESERVED: usize = 192;
 /// Parts of the rest, and those of them for each kind.
 const PARTS: usize = 16;
@@ -54,8 +54,8 @@ impl Room {
         self.connections(true).saturating_add(ON_THEIR_WAY_MAX)
     }
 
-    /// Most connections to the control socket: a program with the library takes two descriptors, one
-    /// of which tells its end.
+    /// Most connections to the control socket: a program with the library takes two descriptors,
+    /// one of which tells its end.
     pub(crate) fn control_connections(self) -> usize {
         (self.part(CONTROL_PARTS) / 2).max(CONNECTIONS_MIN)
     }
@@ -70,8 +70,8 @@ impl Room {
         self.part(WATCH_PARTS).max(OTHERS_MIN)
     }
 
-    /// The bound on an agent's TCPStore connections if these descriptors make it lower than `wanted`,
-    /// and what to say of that.
+    /// The bound on an agent's TCPStore connections if these descriptors make it lower than
+    /// `wanted`, and what to say of that.
     pub(crate) fn lowers(self, wanted: usize, has_keeper: bool) -> Option<(usize, String)> {
         let Room(descriptors) = self;
         let max = self.connections(has_keeper);

@@ -46,8 +46,8 @@ pub struct Limits {
     /// Bytes of keys in all WAITs that are open, as they are sent: the store's
     /// client keeps them to be able to move them to the next leader.
     pub wait_budget_bytes_max: usize,
-    /// Open connections; one more is closed at once. [`Agent::open`](crate::agent::Agent::open) lowers
-    /// it where the process has too few descriptors.
+    /// Open connections; one more is closed at once. Lowered by
+    /// [`Agent::open`](crate::agent::Agent::open) where the process has too few descriptors.
     pub connections_max: usize,
     /// Bytes held for all connections together. When it is used up, a connection
     /// that needs more than `budget_free_bytes` is closed.
