@@ -1,10 +1,16 @@
 //! More connections than a node may have: those that are served go on, and there
-//! is always one for a node that comes back and for an operator.
+//! is always one for a node that comes back and for an operator. More than an agent may
+//! have: it follows the next leader, and is followed by another agent.
 
 use ::http::Method;
 use holdfast_tests::cluster::job;
-use holdfast_tests::{Cluster, RawStream, binaries, eventually, http, patiently, soon};
+use holdfast_tests::command::process_at;
+use holdfast_tests::tcpstore::TcpStore;
+use holdfast_tests::{Cluster, Process, RawStream, binaries, eventually, http, patiently, soon};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 /// Descriptors of each node.
@@ -122,4 +128,55 @@ async fn post_ok(address: &str, path: &str, body: Value) -> Value {
     let answer = answer.expect("an answer");
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()
+}
+
+/// Descriptors of an agent, and as many of its keeper; connections of a rank, each of which would
+/// take two of both; and descriptors that must be left.
+const AGENT_DESCRIPTORS: usize = 512;
+const CONNECTIONS_OF_RANK: usize = 400;
+const LEFT_MIN: usize = 64;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_beyond_the_descriptors_of_an_agent_leave_some_for_a_leader_and_an_agent() {
+    let mut cluster = Cluster::start(3).await;
+    let address = format!("127.0.0.1:{}", cluster.port());
+    let control = cluster.folder().join("greedy.sock");
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["serve", "--keeper", "--store", &cluster.list(), "--job", "greedy"]);
+    command.args(["--tcpstore", &address, "--control"]).arg(&control);
+    let command = binaries::with_descriptors(&command, AGENT_DESCRIPTORS);
+    let mut keeper = Process::start("the keeper", command, &cluster.keep_log("greedy"));
+    keeper.says(&format!("on {address}")).await;
+    let mut store = TcpStore::connect(&address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+
+    let mut greedy = Vec::new();
+    for _ in 0..CONNECTIONS_OF_RANK {
+        greedy.push(TcpStream::connect(&address).await.expect("it listens"));
+    }
+    keeper.says("too many are open").await;
+    let before = process_at(&control).await;
+    for process in [keeper.pid(), before.unsigned_abs()] {
+        let open = descriptors_of(process);
+        assert!(open <= AGENT_DESCRIPTORS - LEFT_MIN, "{open} of process {process}");
+    }
+    let (_, leader) = cluster.follower_and_leader().await;
+    cluster.kill(leader);
+    assert_eq!(store.add("n", 1).await, 2, "the agent follows the next leader");
+
+    kill(Pid::from_raw(before), Signal::SIGKILL).expect("it is ours");
+    assert_eq!(store.add("n", 1).await, 3, "the keeper starts another agent");
+    assert_ne!(process_at(&control).await, before);
+    drop(greedy);
+    let served = eventually("a newcomer to be served", async || {
+        let mut newcomer = TcpStore::connect_as(&address, 7).await;
+        newcomer.number_or_end::<4>("the nonce").await
+    });
+    assert_eq!(served.await, 7_u32.to_le_bytes());
+    let said = keeper.said();
+    for words in ["at most 110 TCPStore connections", "raise the hard limit of open files"] {
+        assert_eq!(said.matches(words).count(), 1, "{words:?} is said at the start: {said}");
+    }
+    let refusals = said.matches("too many are open").count();
+    assert!(refusals < CONNECTIONS_OF_RANK / 4, "{refusals} lines hide all others");
 }

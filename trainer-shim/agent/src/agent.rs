@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::collector::collect;
+use crate::descriptors::Room;
 use crate::door::process;
 use crate::door::tcpstore::serve::{self, Door};
 use crate::keeper::link::{HandedPort, Keeper};
@@ -114,6 +115,15 @@ impl Agent {
     /// the agent before it was, if possible.
     pub async fn open(mut options: Options, kept: Option<Kept>) -> Result<Agent, Error> {
         let host = host_name();
+        let limits = &mut options.door.limits;
+        if let Some((max, text)) = Room::of_process().lowers(limits.connections_max, kept.is_some())
+        {
+            limits.connections_max = max;
+            // The agent before has said it.
+            if !kept.as_ref().is_some_and(Kept::goes_on) {
+                warn!("{text}");
+            }
+        }
         let before = kept.as_ref().and_then(|kept| kept.other.clone());
         let of_processes = process::Options { host: host.clone(), lease_ttl: options.lease_ttl };
         if let Some(state) = kept.as_ref().and_then(|kept| kept.other.as_ref()) {
@@ -265,6 +275,9 @@ impl Agent {
         let outages = outage::watch(client.clone(), handle.clone(), store_lost_deadline);
         let collecting = collect(client.clone(), scope, handle.clone(), attempts_kept);
         let mut ports = Ports::new(door, shutdown.clone(), keeper.clone());
+        if let Some(keeper) = &keeper {
+            keeper.begins();
+        }
         ports.restore(handed);
         if let Some(keeper) = &keeper {
             keeper.is_up();

@@ -23,6 +23,7 @@
 //! | `outage` | says that the store does not answer, and when it does again |
 //! | [`ports`] | ports of this host: bound, and found free |
 //! | `collector` | deletes the keys of namespaces that are over |
+//! | [`descriptors`] | how many descriptors are for what others open |
 //! | `stores` | stores that programs open for themselves, at addresses of their own |
 //! | `parts` | which command is which part of a launch, on all hosts of a run |
 //! | [`control`] | how the processes of one run on one host find their agent |
@@ -48,7 +49,8 @@
 //!   keeper holds its connections; else they are lost. Processes that joined with the
 //!   library end with it.
 //! * While the store has a leader no connection is dropped; a change of leaders
-//!   drops none either. The log has the reason of every connection that is closed.
+//!   drops none either. The log has the reason of every connection that is closed. Of clients
+//!   that are turned away in great numbers it has some, and how many there were.
 //! * Codecs and connection order are free of I/O, clocks and tasks. These modules use
 //!   trainers' sockets: in `door/tcpstore` `serve`, `socket`, `socket/restored` and
 //!   `visibility`; in `door/process` `serve`, `connection` and `writing`; and
@@ -74,6 +76,7 @@ pub mod agent;
 mod collector;
 mod complaints;
 pub mod control;
+pub mod descriptors;
 mod diagnosis;
 pub mod door;
 #[cfg(fuzzing)]

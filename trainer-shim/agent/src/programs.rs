@@ -181,14 +181,14 @@ impl Programs {
         }
     }
 
-    /// Programs whose end is not watched yet; from now on the caller watches them.
-    pub(crate) fn unwatched(&mut self) -> Vec<u32> {
+    /// At most so many programs whose end is not watched yet; from now on the caller watches them.
+    pub(crate) fn unwatched(&mut self, most: usize) -> Vec<u32> {
         let unwatched = self.known.iter_mut().filter(|(_, program)| !program.watched);
         let watch = |(pid, program): (&u32, &mut Program)| {
             program.watched = true;
             *pid
         };
-        unwatched.map(watch).collect()
+        unwatched.take(most).map(watch).collect()
     }
 
     /// A program that was connected has ended. The others do not wait for one
@@ -275,8 +275,9 @@ mod tests {
         let mut programs = Programs::default();
         programs.meet(rank(70, 2), "first", String::new());
         programs.meet(Process { pid: 71, rank: None, restarts: 0 }, "first", String::new());
-        assert_eq!(programs.unwatched(), [70, 71]);
-        assert!(programs.unwatched().is_empty());
+        assert_eq!(programs.unwatched(1), [70], "there are descriptors for one");
+        assert_eq!(programs.unwatched(2), [71]);
+        assert!(programs.unwatched(2).is_empty());
         programs.ended(70, Some(Exit::Code(7)));
         programs.ended(71, Some(Exit::Code(1)));
         assert_eq!(ended(&programs), [(70, Some(Exit::Code(7)))], "a launcher has no rank");

@@ -18,6 +18,7 @@ use tracing::error;
 
 use crate::activity::{Sampler, status_of_ended};
 use crate::agent::Handle;
+use crate::descriptors::Room;
 use crate::door::process::peer::Peer;
 use crate::programs::exit_of;
 
@@ -41,6 +42,7 @@ pub struct Reporter {
     sampler: Sampler,
     /// Each ends with its program.
     watching: JoinSet<(u32, Option<Exit>)>,
+    watching_max: usize,
     pace: Pace,
 }
 
@@ -55,6 +57,7 @@ impl Reporter {
             interval,
             sampler: Sampler::default(),
             watching: JoinSet::new(),
+            watching_max: Room::of_process().watched(),
             pace: Pace::default(),
         }
     }
@@ -91,9 +94,11 @@ impl Reporter {
         }
     }
 
-    /// Hears the end of programs that are new.
+    /// Hears the end of programs that are new. Those that are too many have to wait: their end is
+    /// seen later.
     fn watch(&mut self) {
-        for pid in self.handle.roster().unwatched() {
+        let most = self.watching_max.saturating_sub(self.watching.len());
+        for pid in self.handle.roster().unwatched(most) {
             let peer = Peer::numbered(i32::try_from(pid).ok());
             if peer.is_watched() {
                 self.watching.spawn(async move {

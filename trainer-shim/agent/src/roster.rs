@@ -189,9 +189,9 @@ impl Roster {
         known.then(|| connections.programs.ids()).flatten()
     }
 
-    /// Programs whose end is not watched yet; from now on the caller watches them.
-    pub fn unwatched(&self) -> Vec<u32> {
-        self.connections.lock().programs.unwatched()
+    /// At most so many programs whose end is not watched yet; from now on the caller watches them.
+    pub fn unwatched(&self, most: usize) -> Vec<u32> {
+        self.connections.lock().programs.unwatched(most)
     }
 
     /// A program that was connected has ended.

@@ -41,6 +41,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
 use crate::agent::{Error as AgentError, Request};
+use crate::descriptors::Room;
 use crate::door::process;
 use crate::door::tcpstore::serve;
 use crate::keeper::state::Notes;
@@ -159,7 +160,7 @@ impl Stores {
             notes: processes.notes().clone(),
             processes,
             ports,
-            table: Table::new(door.presence().clone()),
+            table: Table::new(door.presence().clone(), Room::of_process().store_ports()),
             door,
             restored: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
@@ -231,8 +232,11 @@ impl Stores {
         pid: Option<i32>,
         address: String,
     ) -> Result<Served, Error> {
-        if let Some(pid) = pid.filter(|pid| !self.0.table.has_room_for(*pid)) {
-            return Err(Error::TooManyOfOne { pid });
+        if let Some(max) = self.0.table.is_full_for(pid) {
+            return Err(match pid.filter(|pid| *pid > 0) {
+                Some(pid) => Error::TooManyOfOne { pid, max },
+                None => Error::TooManyOfUnknown { max },
+            });
         }
         let most = Duration::from_millis(wanted.timeout_ms).min(OPEN_TIME_MAX);
         let deadline = Deadline::after(most);

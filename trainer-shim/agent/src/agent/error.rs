@@ -60,10 +60,13 @@ pub enum Error {
     TooManyPorts,
     /// The programs of the host have too many stores of their own.
     #[error(
-        "the programs of this host use {STORE_PORTS_MAX} ports for stores of their own already, \
-         which is the limit; close stores that are not used"
+        "the programs of this host use {max} ports for stores of their own already, which is the \
+         limit; close stores that are not used{}", more_ports(*max)
     )]
-    TooManyStores,
+    TooManyStores {
+        /// Most such ports.
+        max: usize,
+    },
     /// A port that other hosts reach was to be added to one that they do not.
     #[error(
         "{address} can be reached from other hosts, and this agent listens on loopback alone; \
@@ -126,6 +129,15 @@ fn over_in_short(refusal: &Refusal) -> String {
     }
 }
 
+/// What else to do where descriptors lower the limit.
+fn more_ports(max: usize) -> &'static str {
+    if max < STORE_PORTS_MAX {
+        ", or raise the hard limit of open files (`ulimit -Hn`)"
+    } else {
+        ""
+    }
+}
+
 fn listen_advice(reason: &io::Error, address: &SocketAddr) -> String {
     match reason.kind() {
         io::ErrorKind::AddrInUse => format!(
@@ -161,7 +173,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Listen { .. } | Error::NoFreePort { .. } | Error::InUse { .. } => Code::Conflict,
-            Error::TooManyPorts | Error::TooManyStores => Code::LimitExceeded,
+            Error::TooManyPorts | Error::TooManyStores { .. } => Code::LimitExceeded,
             Error::NotLoopback { .. } => Code::InvalidRequest,
             Error::Stopping => Code::Unavailable,
             Error::Open { reason, .. } => reason.code(),
@@ -178,7 +190,7 @@ impl Error {
                 true
             }
             Error::TooManyPorts
-            | Error::TooManyStores
+            | Error::TooManyStores { .. }
             | Error::NotLoopback { .. }
             | Error::InUse { .. }
             | Error::RunOver { .. }
@@ -193,7 +205,7 @@ impl Error {
             Error::Listen { .. }
             | Error::NoFreePort { .. }
             | Error::TooManyPorts
-            | Error::TooManyStores
+            | Error::TooManyStores { .. }
             | Error::NotLoopback { .. }
             | Error::NotOpen { .. }
             | Error::InUse { .. }

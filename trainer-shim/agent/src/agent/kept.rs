@@ -59,6 +59,7 @@ impl Kept {
         }
         if same.is_none() {
             // Closed with that.
+            keeper.begins();
             ports.clear();
         }
         Ok(Kept { keeper, notes, ledger, resumed, same, other, ports })

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use super::{Error, LISTENERS_MAX, STORE_PORTS_MAX};
+use crate::descriptors::Room;
 use crate::door::tcpstore::presence::Presence;
 use crate::door::tcpstore::serve::{Door, Restored};
 use crate::keeper::link::{About, HandedPort, Keeper};
@@ -27,6 +28,8 @@ pub(super) struct Ports {
     presence: Presence,
     open: Vec<Open>,
     serving: JoinSet<()>,
+    /// Ports for stores of programs.
+    stores_max: usize,
     shutdown: CancellationToken,
     keeper: Option<Keeper>,
 }
@@ -42,7 +45,9 @@ struct Open {
 impl Ports {
     pub(super) fn new(door: Door, shutdown: CancellationToken, keeper: Option<Keeper>) -> Ports {
         let presence = door.handle().presence().clone();
-        Ports { door, presence, open: Vec::new(), serving: JoinSet::new(), shutdown, keeper }
+        let (open, serving) = (Vec::new(), JoinSet::new());
+        let stores_max = STORE_PORTS_MAX.min(Room::of_process().store_ports());
+        Ports { door, presence, open, serving, stores_max, shutdown, keeper }
     }
 
     /// Goes on with the ports of the agent before. A connection to one of them is visible to all
@@ -183,8 +188,9 @@ impl Ports {
         if let Some(open) = self.open.iter().find(|open| open.namespace == *namespace) {
             return Ok(open.address);
         }
-        if self.open.iter().filter(|open| open.namespace.is_of_store()).count() >= STORE_PORTS_MAX {
-            return Err(Error::TooManyStores);
+        let stores = self.open.iter().filter(|open| open.namespace.is_of_store());
+        if stores.count() >= self.stores_max {
+            return Err(Error::TooManyStores { max: self.stores_max });
         }
         let taken = Bound::take_free(false).map_err(|reason| Error::NoFreePort { reason });
         let (bound, _) = taken?;

@@ -20,6 +20,8 @@ use super::admission::{Admission, Admitted};
 use super::attendance::Attendance;
 use super::protocol::{CommandEnded, LINE_BYTES_MAX, Refused, Request, Response, line};
 use crate::agent::{Handle, Remedy};
+use crate::complaints::Complaints;
+use crate::descriptors::Room;
 use crate::guard::Guard;
 use crate::parts::Part;
 use crate::stores::{Served, Wanted};
@@ -44,6 +46,8 @@ pub struct Server {
     listener: UnixListener,
     guard: Guard,
     admission: Admission,
+    /// Log lines about connections that are refused.
+    complaints: Mutex<Complaints>,
     shared: Arc<Shared>,
 }
 
@@ -98,7 +102,9 @@ impl Server {
     ) -> Server {
         let attendance = Mutex::default();
         let shared = Arc::new(Shared { agent, attendance, over, lasts });
-        Server { listener, guard, admission: Admission::default(), shared }
+        let admission = Admission::new(Room::of_process().control_connections());
+        let complaints = Mutex::default();
+        Server { listener, guard, admission, complaints, shared }
     }
 
     /// Serves until no client is attached any more, or the agent has failed and
@@ -142,13 +148,21 @@ impl Server {
                         }
                     }
                     Err(error) => {
-                        warn!(%error, "cannot accept a control connection");
+                        if let Some(left_out) = self.may_complain() {
+                            warn!(%error, left_out, "cannot accept a control connection");
+                        }
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }
             }
         }
         Leaving { listener: Some(self.listener), _connections: connections }
+    }
+
+    /// Whether to log one more refusal; answers how many were not since the last one.
+    fn may_complain(&self) -> Option<u64> {
+        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        complaints.admit(Instant::now())
     }
 
     /// Admits a connection, by the process id of its program, or sends it the
@@ -159,7 +173,11 @@ impl Server {
         let peer = peer.ok()?;
         let admitted = self.guard.check(peer.uid(), peer.pid()).and_then(|()| {
             let admitted = self.admission.admit(peer.pid());
-            admitted.inspect_err(|reason| warn!("a control connection is refused: {reason}"))
+            admitted.inspect_err(|reason| {
+                if let Some(left_out) = self.may_complain() {
+                    warn!(left_out, "a control connection is refused: {reason}");
+                }
+            })
         });
         match admitted {
             Ok(admitted) => Some((peer.pid(), admitted)),

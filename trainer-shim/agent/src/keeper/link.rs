@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub struct Keeper(Arc<Shared>);
 struct Shared {
     outgoing: std_mpsc::Sender<Outgoing>,
     ports: Mutex<BTreeMap<u64, mpsc::UnboundedSender<Accepted>>>,
+    /// This agent has closed none of what was handed over: if it ends now, that is the next one's.
+    leaves: AtomicBool,
     gone: CancellationToken,
 }
 
@@ -109,14 +112,19 @@ pub struct KeptSocket {
 
 impl Keeper {
     /// Meets the keeper at the other end of this socket, and takes what it hands over. To be
-    /// called before any task is started: it waits.
+    /// called before any task is started: it waits. What is dropped before the agent begins to take
+    /// it up stays with the keeper, for another agent.
     pub fn meet(socket: OwnedFd) -> io::Result<(Keeper, Handed)> {
         let closed = || io::Error::new(io::ErrorKind::UnexpectedEof, "the keeper has ended");
         let next = || wire::receive::<ToAgent>(&socket, RecvFlags::empty())?.ok_or_else(closed);
         let broken = || io::Error::other("the keeper speaks of something else");
+        let cut_off = || {
+            let text = "a connection of the keeper did not arrive: this process has no descriptor for \
+                        it; raise the hard limit of open files (`ulimit -Hn`)";
+            io::Error::other(text)
+        };
         let (outgoing, to_send) = std_mpsc::channel();
-        let shared = Shared { outgoing, ports: Mutex::default(), gone: CancellationToken::new() };
-        let keeper = Keeper(Arc::new(shared));
+        let keeper = Keeper::with(outgoing, true);
         let (ToAgent::Hello { again }, descriptors) = next()? else { return Err(broken()) };
         let [state, session] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| broken())?;
         let (signal, signals) = mpsc::unbounded_channel();
@@ -141,10 +149,11 @@ impl Keeper {
                 },
                 ToAgent::Connection { id, listener } => {
                     let port = handed.ports.iter_mut().find(|handed| handed.port.id == listener);
-                    let accepted = keeper.accepted(id, descriptors).ok_or_else(broken)?;
-                    // A connection of a port that was closed is closed by this.
-                    if let Some(port) = port {
-                        port.connections.push(accepted);
+                    let accepted = keeper.accepted(id, descriptors).ok_or_else(cut_off)?;
+                    match port {
+                        Some(port) => port.connections.push(accepted),
+                        // That of a port that was closed.
+                        None => keeper.tell(ToKeeper::Close { id }),
                     }
                 }
                 ToAgent::Hello { .. } => return Err(broken()),
@@ -179,6 +188,17 @@ impl Keeper {
             receives.0.gone.cancel();
         })?;
         Ok((keeper, handed))
+    }
+
+    fn with(outgoing: std_mpsc::Sender<Outgoing>, leaves: bool) -> Keeper {
+        let (leaves, gone) = (AtomicBool::new(leaves), CancellationToken::new());
+        Keeper(Arc::new(Shared { outgoing, ports: Mutex::default(), leaves, gone }))
+    }
+
+    /// This agent begins to take up what was handed over, or does without: from now on what it
+    /// drops is closed.
+    pub(crate) fn begins(&self) {
+        self.0.leaves.store(false, Ordering::Relaxed);
     }
 
     /// All handed-over state has been taken up.
@@ -229,6 +249,13 @@ impl Keeper {
         let _ = self.0.outgoing.send((message, None, None));
     }
 
+    /// A listener or a connection was dropped.
+    fn dropped(&self, id: u64) {
+        if !self.0.leaves.load(Ordering::Relaxed) {
+            self.tell(ToKeeper::Close { id });
+        }
+    }
+
     fn port(&self, id: u64) -> KeptPort {
         let (sender, accepted) = mpsc::unbounded_channel();
         self.0.ports.lock().insert(id, sender);
@@ -243,10 +270,12 @@ impl Keeper {
 
     fn hand_on(&self, id: u64, listener: u64, descriptors: Vec<OwnedFd>) {
         let ports = self.0.ports.lock();
-        if let (Some(accepted), Some(port)) = (self.accepted(id, descriptors), ports.get(&listener))
-        {
-            // A port that is closed closes it.
-            let _ = port.send(accepted);
+        match (self.accepted(id, descriptors), ports.get(&listener)) {
+            (Some(accepted), Some(port)) => {
+                // A port that is closed closes it.
+                let _ = port.send(accepted);
+            }
+            _ => self.tell(ToKeeper::Close { id }),
         }
     }
 }
@@ -270,7 +299,7 @@ impl KeptPort {
 impl Drop for KeptPort {
     fn drop(&mut self) {
         self.keeper.0.ports.lock().remove(&self.id);
-        self.keeper.tell(ToKeeper::Close { id: self.id });
+        self.keeper.dropped(self.id);
     }
 }
 
@@ -290,8 +319,7 @@ impl KeptSocket {
     /// A connection of a keeper that nobody hears.
     pub(crate) fn unheard(id: u64) -> KeptSocket {
         let (outgoing, _) = std_mpsc::channel();
-        let shared = Shared { outgoing, ports: Mutex::default(), gone: CancellationToken::new() };
-        KeptSocket { id, keeper: Keeper(Arc::new(shared)) }
+        KeptSocket { id, keeper: Keeper::with(outgoing, false) }
     }
 }
 
@@ -304,6 +332,66 @@ impl KeptSocket {
 
 impl Drop for KeptSocket {
     fn drop(&mut self) {
-        self.keeper.tell(ToKeeper::Close { id: self.id });
+        self.keeper.dropped(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::super::journal::memory;
+    use super::*;
+
+    /// The keeper's end of a socket, and an agent that was handed port 3 with connection 7.
+    fn met() -> (OwnedFd, Keeper, Handed) {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (end, other) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let [one, another] = [(); 2].map(|()| memory("test").unwrap());
+        let two = [one.as_fd(), another.as_fd()];
+        let address = "127.0.0.1:29500".parse().unwrap();
+        let about = About::Port { address, namespace: Namespace::first(), by_name: false };
+        let about = serde_json::to_string(&about).unwrap();
+        wire::send(&end, &ToAgent::Hello { again: true }, &two).unwrap();
+        wire::send(&end, &ToAgent::Listener { id: 3, about }, &two[..1]).unwrap();
+        wire::send(&end, &ToAgent::Connection { id: 7, listener: 3 }, &two).unwrap();
+        wire::send(&end, &ToAgent::Ready, &[]).unwrap();
+        let (keeper, handed) = Keeper::meet(other).unwrap();
+        assert_eq!(handed.ports[0].connections.len(), 1);
+        (end, keeper, handed)
+    }
+
+    fn heard(end: &OwnedFd) -> ToKeeper {
+        wire::receive(end, RecvFlags::empty()).unwrap().expect("the agent is there").0
+    }
+
+    #[test]
+    fn an_agent_that_ends_before_it_begins_leaves_all_to_the_next_one() {
+        let (end, keeper, handed) = met();
+        drop(handed);
+        keeper.is_up();
+        assert_eq!(heard(&end), ToKeeper::Up, "nothing was closed before");
+    }
+
+    #[test]
+    fn what_an_agent_drops_that_has_begun_is_closed() {
+        let (end, keeper, handed) = met();
+        keeper.begins();
+        drop(handed);
+        let closed = [heard(&end), heard(&end)];
+        assert_eq!(closed, [3, 7].map(|id| ToKeeper::Close { id }));
+    }
+
+    #[test]
+    fn a_connection_whose_descriptors_do_not_arrive_is_an_error_that_says_so() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (end, other) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let [one, another] = [(); 2].map(|()| memory("test").unwrap());
+        let two = [one.as_fd(), another.as_fd()];
+        wire::send(&end, &ToAgent::Hello { again: true }, &two).unwrap();
+        // As the kernel cuts it off where a process has no descriptor left.
+        wire::send(&end, &ToAgent::Connection { id: 7, listener: 3 }, &two[..1]).unwrap();
+        let error = Keeper::meet(other).unwrap_err().to_string();
+        assert!(error.contains("ulimit -Hn"), "{error}");
     }
 }

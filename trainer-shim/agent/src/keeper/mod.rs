@@ -36,6 +36,9 @@
 //!   record is void: the connection closes, and no other agent goes on with it.
 //! * Reads are asked again, waits are parked again: they change nothing.
 //! * Two agents never run at once: the next is started when the one before was waited for.
+//! * An agent that ends before it has begun to take up what was handed over closes none of it: the
+//!   next one gets it.
+//! * The keeper accepts no more connections than leave it descriptors for the next agent.
 //!
 //! # What goes on, and what does not
 //!

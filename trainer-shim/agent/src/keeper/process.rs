@@ -118,6 +118,8 @@ pub struct Keeper<S> {
     session: OwnedFd,
     listeners: BTreeMap<u64, Listener>,
     connections: BTreeMap<u64, Connection>,
+    /// Beyond it none is accepted: there are no descriptors for more.
+    connections_max: usize,
     /// The last id of a connection.
     last: u64,
     pace: Pace,
@@ -158,9 +160,14 @@ struct Agent {
 }
 
 impl<S: Start> Keeper<S> {
-    /// A keeper that passes on these signals, and keeps this control socket from the
-    /// beginning.
-    pub fn new(start: S, signals: &[i32], control: Option<OwnedFd>) -> io::Result<Keeper<S>> {
+    /// A keeper that passes on these signals, holds so many connections at a time, and keeps this
+    /// control socket from the beginning.
+    pub fn new(
+        start: S,
+        signals: &[i32],
+        connections_max: usize,
+        control: Option<OwnedFd>,
+    ) -> io::Result<Keeper<S>> {
         let (read, write) = UnixStream::pair()?;
         let signals = SignalDelivery::with_pipe(read, write, WithOrigin::default(), signals)?;
         let mut listeners = BTreeMap::new();
@@ -175,6 +182,7 @@ impl<S: Start> Keeper<S> {
             session: memory("holdfast-session")?,
             listeners,
             connections: BTreeMap::new(),
+            connections_max,
             last: 0,
             pace: Pace::default(),
             lost: Lost::default(),
@@ -348,7 +356,8 @@ impl<S: Start> Keeper<S> {
     fn wait(&mut self, agent: &Agent) -> io::Result<Ready> {
         let now = Instant::now();
         let pause = self.paused_until.and_then(|until| until.checked_duration_since(now));
-        let accepts = agent.is_ready && agent.waiting.len() < WAITING_MAX && pause.is_none();
+        let can_take = agent.is_ready && agent.waiting.len() < WAITING_MAX;
+        let accepts = can_take && self.has_room() && pause.is_none();
         let polled: Vec<u64> = match accepts {
             true => self.listeners.iter().filter(|(_, l)| l.accepts).map(|(id, _)| *id).collect(),
             false => Vec::new(),
@@ -436,7 +445,15 @@ impl<S: Start> Keeper<S> {
         }
     }
 
+    /// Whether one more connection leaves descriptors for the next agent.
+    fn has_room(&self) -> bool {
+        self.connections.len() < self.connections_max
+    }
+
     fn accept(&mut self, agent: &mut Agent, listener: u64) {
+        if !self.has_room() {
+            return;
+        }
         let Some(Listener { socket, .. }) = self.listeners.get(&listener) else { return };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let accepted = accept_with(socket, flags).map_err(io::Error::from);

@@ -1,7 +1,6 @@
 //! Why a program gets no store.
 
 use super::address::HOST_BYTES_MAX;
-use super::table::OF_ONE_MAX;
 use crate::agent::Error as AgentError;
 
 /// Why a program gets no store.
@@ -39,12 +38,23 @@ pub enum Error {
     },
     /// One program has too many stores open.
     #[error(
-        "process {pid} has {OF_ONE_MAX} stores open already, which is the limit of one program; \
+        "process {pid} has {max} stores open already, which is the limit of one program; \
          close those that it does not use"
     )]
     TooManyOfOne {
         /// Pid of the program.
         pid: i32,
+        /// Most stores of one.
+        max: usize,
+    },
+    /// The programs whose ids are unknown have too many stores open.
+    #[error(
+        "programs in other process namespaces, as of other containers, have {max} stores open \
+         already, which is the limit of all these together; close those that are not used"
+    )]
+    TooManyOfUnknown {
+        /// Most stores of them together.
+        max: usize,
     },
     /// The host cannot be a host.
     #[error("the host of a store has {bytes} bytes, and may have {HOST_BYTES_MAX}")]

@@ -14,8 +14,11 @@ use super::connected;
 use crate::door::tcpstore::presence::Presence;
 use crate::namespace::{Namespace, Side};
 
-/// Stores that one program is the master of at one time.
-pub const OF_ONE_MAX: usize = 128;
+/// Stores that one program is the master of at one time, and all programs together whose ids are
+/// unknown; but at most this part of the ports. Each store takes two.
+const OF_ONE_MAX: usize = 128;
+const OF_UNKNOWN_MAX: usize = 256;
+const PORTS_PART: usize = 4;
 /// Ends that the cluster does not know of yet. Above it the oldest are dropped: their
 /// records end with the lease of this host.
 const UNREPORTED_MAX: usize = 4096;
@@ -27,6 +30,8 @@ pub struct Table(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     presence: Presence,
+    of_one_max: usize,
+    of_unknown_max: usize,
     open: Mutex<BTreeMap<Name, Open>>,
     /// Stores that are over, not reported to the cluster yet. Locked after `open`.
     unreported: Mutex<VecDeque<Owned>>,
@@ -86,10 +91,13 @@ pub struct Hold {
 }
 
 impl Table {
-    /// An empty table over these connections.
-    pub fn new(presence: Presence) -> Table {
+    /// An empty table over these connections, of stores at so many ports.
+    pub fn new(presence: Presence, ports: usize) -> Table {
+        let part = (ports / PORTS_PART).max(1);
         Table(Arc::new(Shared {
             presence,
+            of_one_max: OF_ONE_MAX.min(part),
+            of_unknown_max: OF_UNKNOWN_MAX.min(part),
             open: Mutex::default(),
             unreported: Mutex::default(),
             changed: Notify::new(),
@@ -213,13 +221,20 @@ impl Table {
         self.guests(name, Side::Owner) > 0 && connected::is_any(owned.address)
     }
 
-    /// Whether a program may open one more.
-    pub fn has_room_for(&self, pid: i32) -> bool {
+    /// How many stores a program may have, if it has so many. Those with unknown ids, as in another
+    /// process namespace, count together.
+    pub fn is_full_for(&self, pid: Option<i32>) -> Option<usize> {
+        let known = |pid: Option<i32>| pid.filter(|pid| *pid > 0);
+        let max = match known(pid) {
+            Some(_) => self.0.of_one_max,
+            None => self.0.of_unknown_max,
+        };
         let open = self.0.open.lock();
         let own = |open: &&Open| {
-            open.owned.as_ref().is_some_and(|owned| owned.pid == Some(pid) && !owned.is_over)
+            let owned = open.owned.as_ref();
+            owned.is_some_and(|owned| known(owned.pid) == known(pid) && !owned.is_over)
         };
-        open.values().filter(own).count() < OF_ONE_MAX
+        (open.values().filter(own).count() >= max).then_some(max)
     }
 
     /// Ready when something may have ended.
@@ -301,6 +316,8 @@ impl Drop for Hold {
 mod tests {
     use super::*;
 
+    const PORTS: usize = 1_024;
+
     fn name() -> Name {
         "localhost.12355.1-00000000".parse().unwrap()
     }
@@ -317,7 +334,7 @@ mod tests {
     #[test]
     fn a_store_is_over_with_its_master_and_forgotten_with_its_last_client() {
         let presence = Presence::default();
-        let table = Table::new(presence.clone());
+        let table = Table::new(presence.clone(), PORTS);
         let enter = |side| presence.enter(Namespace::of_store(name(), side)).unwrap();
         let master = table.hold(&of(Side::Owner), "localhost:12355");
         assert!(!table.is_owned(&name()), "the cluster does not know of it yet");
@@ -345,7 +362,7 @@ mod tests {
 
     #[test]
     fn what_the_cluster_is_told_of_a_store_changes_while_it_is_open() {
-        let table = Table::new(Presence::default());
+        let table = Table::new(Presence::default(), PORTS);
         let master = table.hold(&of(Side::Owner), "x");
         assert!(table.noted().is_empty());
         let noted = |value: &str| vec![(Blob::from("key"), Blob::from(value))];
@@ -363,7 +380,7 @@ mod tests {
     #[test]
     fn an_agent_that_follows_knows_of_restarts_and_of_ends_that_are_not_told() {
         let presence = Presence::default();
-        let table = Table::new(presence.clone());
+        let table = Table::new(presence.clone(), PORTS);
         let master = table.hold(&of(Side::Owner), "x");
         table.own(&name(), owned());
         let _restarted = table.hold(&Namespace::of_restart(name(), 3), "x");
@@ -371,7 +388,7 @@ mod tests {
         assert_eq!(table.ended().len(), 1);
 
         let written = serde_json::to_vec(&table.notes()).unwrap();
-        let next = Table::new(presence.clone());
+        let next = Table::new(presence.clone(), PORTS);
         let about_to = next.restore(serde_json::from_slice(&written).unwrap());
         assert!(about_to.iter().any(|hold| hold.namespace().attempt() == 3));
         let rank = presence.enter(Namespace::of_restart(name(), 3)).unwrap();
@@ -388,25 +405,45 @@ mod tests {
 
     #[test]
     fn one_program_leaves_room_for_the_others() {
-        let table = Table::new(Presence::default());
+        let table = Table::new(Presence::default(), PORTS);
         let mut held = Vec::new();
         for n in 0..OF_ONE_MAX {
-            assert!(table.has_room_for(7), "{n}");
-            let name: Name = format!("x.{n}").parse().unwrap();
-            held.push(table.hold(&Namespace::of_store(name.clone(), Side::Owner), "x"));
-            table.own(&name, owned());
+            assert_eq!(table.is_full_for(Some(7)), None, "{n}");
+            held.push(open(&table, Some(7), n));
         }
-        assert!(!table.has_room_for(7));
-        assert!(table.has_room_for(8));
+        assert_eq!(table.is_full_for(Some(7)), Some(128));
+        assert_eq!(table.is_full_for(Some(8)), None);
         drop(held.pop());
         assert_eq!(table.ended().len(), 1);
-        assert!(table.has_room_for(7));
+        assert_eq!(table.is_full_for(Some(7)), None);
+    }
+
+    #[test]
+    fn programs_with_unknown_ids_leave_room_for_the_others_together() {
+        let table = Table::new(Presence::default(), PORTS);
+        let _held: Vec<Hold> =
+            (0..OF_UNKNOWN_MAX).map(|n| open(&table, Some(0).filter(|_| n > 9), n)).collect();
+        for pid in [None, Some(0)] {
+            assert_eq!(table.is_full_for(pid), Some(256), "{pid:?}");
+        }
+        assert_eq!(table.is_full_for(Some(7)), None);
+        let few = Table::new(Presence::default(), 8);
+        let _held = [0, 1].map(|n| open(&few, Some(7), n));
+        assert_eq!(few.is_full_for(Some(7)), Some(2), "a quarter of the ports");
+    }
+
+    /// A store whose master is about to connect.
+    fn open(table: &Table, pid: Option<i32>, n: usize) -> Hold {
+        let name: Name = format!("x.{n}").parse().unwrap();
+        let hold = table.hold(&Namespace::of_store(name.clone(), Side::Owner), "x");
+        table.own(&name, Owned { pid, ..owned() });
+        hold
     }
 
     #[tokio::test]
     async fn whoever_leaves_a_store_is_noticed() {
         let presence = Presence::default();
-        let table = Table::new(presence.clone());
+        let table = Table::new(presence.clone(), PORTS);
         drop(table.hold(&of(Side::Others), "x"));
         table.changed().await;
         drop(presence.enter(Namespace::of_store(name(), Side::Owner)).unwrap());

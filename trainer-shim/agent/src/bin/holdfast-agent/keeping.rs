@@ -10,6 +10,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use holdfast_agent::agent;
+use holdfast_agent::descriptors::Room;
 use holdfast_agent::keeper::process::{Keeper, Said, Start, UNUSABLE_SETTINGS, in_words};
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
@@ -70,7 +72,9 @@ fn keep(
 ) -> anyhow::Result<u8> {
     let start = Agent { arguments, path: own_program(), ends, output: output.clone() };
     let signals = crate::signals::not_ignored(signals);
-    let keeper = Keeper::new(start, &signals, control).context("cannot keep an agent")?;
+    let connections_max = Room::of_process().kept_connections();
+    let keeper = Keeper::new(start, &signals, connections_max, control);
+    let keeper = keeper.context("cannot keep an agent")?;
     match code_of(keeper.run().context("cannot keep the agent")?) {
         UNUSABLE_SETTINGS => Ok(crate::FAILURE),
         code => Ok(code),
@@ -85,6 +89,12 @@ pub fn is_kept() -> bool {
 /// The exit code of this process if it cannot run with its arguments and settings.
 pub fn unusable() -> u8 {
     if is_kept() { UNUSABLE_SETTINGS } else { crate::FAILURE }
+}
+
+/// The exit code of this process if it ends with this error. One with a keeper that has opened no
+/// run has taken up nothing, as where descriptors have run out: another one may do better.
+pub fn code_of_error(error: &anyhow::Error) -> u8 {
+    if error.is::<agent::Error>() { crate::FAILURE } else { unusable() }
 }
 
 /// Exit status of a command; `None` if it did not end in time, and was killed.

@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         if let Some(lines) = remedy::of(&error, command) {
             output.say(lines);
         }
-        FAILURE
+        keeping::code_of_error(&error)
     });
     output.flush();
     ExitCode::from(code)
@@ -133,13 +133,7 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
         }
         Task::Witness => return launch::witness::witness(),
     };
-    let settings = match prepare(flags, &mode, output) {
-        Err(error) if keeping::is_kept() => {
-            output.say(format_args!("holdfast-agent: {error:#}"));
-            return Ok(keeping::unusable());
-        }
-        settings => settings?,
-    };
+    let settings = prepare(flags, &mode, output)?;
     if let Mode::Serve { keeper: true, is_kept: false, drain, .. } = mode {
         return keeping::of_server(drain, output);
     }
@@ -149,14 +143,7 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
     let ended = match mode {
         Mode::Host { before, kept } => {
             surroundings::leave_folder();
-            match runtime.block_on(host::host(settings, before, kept.is_some(), output)) {
-                // It has taken up nothing, as where descriptors have run out.
-                Err(error) if keeping::is_kept() => {
-                    output.say(format_args!("holdfast-agent: {error:#}"));
-                    Ok(keeping::unusable())
-                }
-                ended => ended,
-            }
+            runtime.block_on(host::host(settings, before, kept.is_some(), output))
         }
         Mode::Serve { drain, control, keeper: _, is_kept } => {
             runtime.block_on(serve::serve(settings, drain, control, is_kept))

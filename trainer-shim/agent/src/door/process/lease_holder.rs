@@ -42,9 +42,11 @@ const DEATHS_PER_COMMAND_MAX: usize = 4_096;
 /// may take to exit by itself.
 const EXIT_TIME_MAX: Duration = Duration::from_millis(200);
 
-/// Programs whose connections have gone, and whose exit is waited for.
-const GONE_MAX: usize = 256;
-/// Exits that are remembered until the lease is given back.
+/// Programs with unknown process ids whose connections have gone, and whose exit is waited for. Of
+/// others there are as many as processes.
+const GONE_UNKNOWN_MAX: usize = 256;
+/// Exits that are remembered until the lease is given back, and incarnations that are waited for
+/// with one program.
 const EXITS_MAX: usize = 4_096;
 /// How long the exit of a program that has closed its connection is waited for
 /// when the lease is given back.
@@ -115,12 +117,29 @@ impl Place {
 }
 
 impl Connections {
-    /// A program that leaves again and again is one program: the oldest are not
-    /// waited for any more.
-    fn note_gone(&mut self, peer: Arc<Peer>, participants: Vec<Participant>) {
-        let surplus = (self.gone.len() + 1).saturating_sub(GONE_MAX);
-        self.gone.drain(..surplus);
-        self.gone.push((peer, participants));
+    /// A program has left that may go on. One that leaves again and again is one program, and takes
+    /// one descriptor. Answers whether its exit is to be waited for with this `peer`.
+    fn note_gone(&mut self, peer: &Arc<Peer>, participants: Vec<Participant>) -> bool {
+        if let Some((_, before)) = self.gone.iter_mut().find(|(gone, _)| gone.is_same(peer)) {
+            before.extend(participants);
+            let surplus = before.len().saturating_sub(EXITS_MAX);
+            before.drain(..surplus);
+            return false;
+        }
+        let unknown = self.gone.iter().filter(|(gone, _)| gone.pid().is_none());
+        if peer.pid().is_none() && unknown.count() >= GONE_UNKNOWN_MAX {
+            return false;
+        }
+        self.gone.push((Arc::clone(peer), participants));
+        true
+    }
+
+    /// A program that had left has exited; answers its incarnations.
+    fn note_exit_of(&mut self, peer: &Arc<Peer>) -> Vec<Participant> {
+        let at = self.gone.iter().position(|(gone, _)| Arc::ptr_eq(gone, peer));
+        let participants = at.map(|at| self.gone.remove(at).1).unwrap_or_default();
+        self.note_exits(&participants);
+        participants
     }
 
     fn note_exits(&mut self, participants: &[Participant]) {
@@ -182,22 +201,18 @@ impl LeaseHolder {
             }
             (place, all, connections.table.leave(id))
         };
-        if let Some(Place { peer, .. }) = place
-            && !exit_seen
-            && !all.is_empty()
-            && peer.is_watched()
-        {
-            self.connections.lock().note_gone(peer.clone(), all.clone());
-            let lease_holder = self.clone();
-            self.spawn_until_stopped(async move {
-                peer.ended().await;
-                {
-                    let mut connections = lease_holder.connections.lock();
-                    connections.gone.retain(|(gone, _)| !Arc::ptr_eq(gone, &peer));
-                    connections.note_exits(&all);
-                }
-                report_exits(&lease_holder.lease, &all).await;
-            });
+        let may_go_on =
+            place.filter(|place| !exit_seen && !all.is_empty() && place.peer.is_watched());
+        if let Some(Place { peer, .. }) = may_go_on {
+            let is_new = self.connections.lock().note_gone(&peer, all);
+            if is_new {
+                let lease_holder = self.clone();
+                self.spawn_until_stopped(async move {
+                    peer.ended().await;
+                    let exited = lease_holder.connections.lock().note_exit_of(&peer);
+                    report_exits(&lease_holder.lease, &exited).await;
+                });
+            }
         }
         alive
     }
@@ -460,5 +475,40 @@ async fn tell_deaths(lease: Lease, mut dead: mpsc::UnboundedReceiver<Death>) {
             () = telling => {}
             () = lease.ended() => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_leaves_again_and_again_is_waited_for_once() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = i32::try_from(child.id()).ok();
+        let peer = || Arc::new(Peer::numbered(pid));
+        let (mut connections, first) = (Connections::default(), peer());
+        assert!(connections.note_gone(&first, vec![(0, 1)]));
+        assert!(!connections.note_gone(&peer(), vec![(0, 2), (1, 3)]));
+        child.kill().unwrap();
+        first.ended().await;
+        child.wait().unwrap();
+        assert!(connections.note_gone(&peer(), vec![(0, 4)]), "another one with its number");
+        let exited: [Participant; 3] = [(0, 1), (0, 2), (1, 3)];
+        assert_eq!(connections.note_exit_of(&first), exited);
+        assert_eq!(connections.exited, exited);
+        assert_eq!(connections.gone.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn so_many_programs_with_unknown_ids_are_waited_for() {
+        let mut connections = Connections::default();
+        let unknown = || Arc::new(Peer::numbered(None));
+        for _ in 0..GONE_UNKNOWN_MAX {
+            assert!(connections.note_gone(&unknown(), vec![(0, 1)]));
+        }
+        assert!(!connections.note_gone(&unknown(), vec![(0, 1)]));
+        let known = Arc::new(Peer::numbered(i32::try_from(std::process::id()).ok()));
+        assert!(connections.note_gone(&known, vec![(0, 1)]));
     }
 }

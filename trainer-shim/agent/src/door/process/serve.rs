@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::io::BufReader;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -22,6 +23,7 @@ use super::lease_holder::LeaseHolder;
 use super::peer::Peer;
 use super::room::Room;
 use super::{connection, writing};
+use crate::complaints::Complaints;
 use crate::keeper::state::Notes;
 
 /// Programs at one time; one more is refused.
@@ -73,6 +75,8 @@ struct Shared {
     outage: watch::Sender<Option<String>>,
     programs: Arc<Semaphore>,
     programs_ever: AtomicUsize,
+    /// Log lines about programs that are refused.
+    complaints: Mutex<Complaints>,
     /// No program is taken any more.
     draining: AtomicBool,
     /// Why this host does not hold the run any more.
@@ -100,6 +104,7 @@ impl Door {
             outage: watch::Sender::new(None),
             programs: Arc::new(Semaphore::new(PROGRAMS_MAX)),
             programs_ever: AtomicUsize::new(0),
+            complaints: Mutex::default(),
             draining: AtomicBool::new(false),
             lost: OnceLock::new(),
             stop,
@@ -137,7 +142,10 @@ impl Door {
                 connection::run(lease_holder, reader, (writer, outage), peer, stop).await;
             }
             Err(reason) => {
-                info!("a program was refused: {reason}");
+                let may_complain = self.shared.complaints.lock().admit(Instant::now());
+                if let Some(left_out) = may_complain {
+                    info!(left_out, "a program was refused: {reason}");
+                }
                 writing::refuse(&mut writer, reason).await;
             }
         }

@@ -17,10 +17,12 @@
 //! | `variables` | what a process was started with, and whether it is still there |
 //! | `ancestors` | what started a process, and whether that restarts its ranks |
 //! | `known` | processes and launchers that are known, also to an agent that follows |
+//! | `turns` | how many look-ups there are at a time |
 
 mod ancestors;
 mod holder;
 mod known;
+mod turns;
 pub(crate) mod variables;
 
 use std::fmt;
@@ -29,7 +31,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tracing::warn;
@@ -41,10 +42,9 @@ use ancestors::{Identity, Origin, identity, origin};
 use holder::Sockets;
 pub use known::AttemptNotes;
 use known::Known;
+use turns::{Turn, Turns};
 use variables::{Said, Variables};
 
-/// Processes that are read at one time.
-const READS_MAX: usize = 16;
 /// The kernel makes a reader of a process's variables wait for its memory.
 const READ_TIME_MAX: Duration = Duration::from_secs(30);
 /// Part of the keys of torchrun itself, whichever launcher carries it.
@@ -157,7 +157,7 @@ pub struct Attempts {
 /// Looks at the processes of clients.
 #[derive(Debug)]
 struct Looker {
-    reads: Arc<Semaphore>,
+    turns: Turns,
     sockets: Sockets,
     known: Known,
 }
@@ -165,8 +165,8 @@ struct Looker {
 impl Attempts {
     /// `is_single`: every client is of attempt 0.
     pub fn new(is_single: bool, notes: Notes) -> Attempts {
-        let reads = Arc::new(Semaphore::new(READS_MAX));
-        let looker = Looker { reads, sockets: Sockets::new(), known: Known::new(notes) };
+        let (turns, sockets) = (Turns::new(turns::TURNS_MAX), Sockets::new());
+        let looker = Looker { turns, sockets, known: Known::new(notes) };
         Attempts {
             is_single,
             looker: Arc::new(looker),
@@ -253,7 +253,7 @@ impl Attempts {
 /// Looks at the process that calls itself `process`.
 async fn of_process(process: u32, connection: Connection, looker: Arc<Looker>) -> Peer {
     let reading = async {
-        let turn = Arc::clone(&looker.reads).acquire_owned().await.ok()?;
+        let turn = looker.turns.next(process).await?;
         spawn_blocking(move || looker.look(process, &connection, turn)).await.ok()
     };
     let late = Attempt::Hidden { why: Hidden::Unreadable, origin: Origin::Unseen };
@@ -263,7 +263,7 @@ async fn of_process(process: u32, connection: Connection, looker: Arc<Looker>) -
 
 impl Looker {
     /// A read that hangs keeps its turn for as long as it does.
-    fn look(&self, process: u32, connection: &Connection, _turn: OwnedSemaphorePermit) -> Peer {
+    fn look(&self, process: u32, connection: &Connection, _turn: Turn) -> Peer {
         let identity = identity(process);
         let hidden = |identity, why, origin| {
             let attempt = Attempt::Hidden { why, origin };
@@ -406,9 +406,9 @@ mod tests {
         }
     }
 
-    fn looker(reads: usize) -> Arc<Looker> {
-        let reads = Arc::new(Semaphore::new(reads));
-        Arc::new(Looker { reads, sockets: Sockets::new(), known: Known::default() })
+    fn looker(turns: usize) -> Arc<Looker> {
+        let (turns, sockets) = (Turns::new(turns), Sockets::new());
+        Arc::new(Looker { turns, sockets, known: Known::default() })
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,7 +47,8 @@ pub struct Limits {
     /// client keeps them to be able to move them to the next leader. A process may hold
     /// as much as it leaves free. Half of it has room for the longest WAIT.
     pub wait_budget_bytes_max: usize,
-    /// Open connections; one more is closed at once.
+    /// Open connections; one more is closed at once. Lowered by
+    /// [`Agent::open`](crate::agent::Agent::open) where the process has too few descriptors.
     pub connections_max: usize,
     /// Bytes held for all connections together. A process may hold as much as it leaves
     /// free: a connection of it that needs more, and more than `budget_free_bytes`, is closed.

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use holdfast_api::{Name, Scope};
 use holdfast_client::{Client, Unclaimed};
+use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -24,6 +25,7 @@ use super::pace::Beat;
 use super::presence::Presence;
 use super::socket::Task;
 use super::visibility::Visibility;
+use crate::complaints::Complaints;
 use crate::door::budget::Budget;
 use crate::guard::Guard;
 use crate::keeper::link::Accepted;
@@ -87,6 +89,10 @@ pub(super) struct Shared {
     pub(super) drain: Drain,
     /// Bytes that an agent before had sent for its connections.
     pub(super) unclaimed: Unclaimed,
+    /// Log lines about connections that are refused, and about those that sent no message of the
+    /// protocol.
+    refusals: Mutex<Complaints>,
+    misfits: Mutex<Complaints>,
 }
 
 /// Connections of a port that an agent before has served.
@@ -172,6 +178,8 @@ impl Door {
             fence: Fence::default(),
             drain: Drain::default(),
             unclaimed,
+            refusals: Mutex::default(),
+            misfits: Mutex::default(),
         }))
     }
 
@@ -228,7 +236,9 @@ impl Door {
                         }
                     }
                     Err(error) => {
-                        warn!(%error, "cannot accept a connection");
+                        if let Some(left_out) = self.0.may_tell_refusal() {
+                            warn!(%error, left_out, "cannot accept a connection");
+                        }
                         sleep(ACCEPT_PAUSE).await;
                     }
                 }
@@ -252,8 +262,12 @@ impl Door {
         let new =
             new.into_iter().zip(admitted).filter_map(|(one, admitted)| admitted.then_some(one));
         let restored = known.into_iter().chain(new).filter_map(|reopened| {
+            // One that was served has its descriptors, also where the agent before allowed more.
+            if !reopened.was_served() && !self.has_room(reopened.ends.peer) {
+                return None;
+            }
             let Reopened { stream, ends, recorder, recorded } = reopened;
-            let task = self.admit(stream, ends, &mapping, recorder)?;
+            let task = self.enter(stream, ends, &mapping, recorder)?;
             Some((usable(task.restore(recorded))?, ends.peer))
         });
         Restored(restored.collect())
@@ -287,19 +301,45 @@ impl Door {
         mapping: &Mapping,
         recorder: Recorder,
     ) -> Option<Task> {
-        let peer = ends.peer;
-        let limit = self.0.options.limits.connections_max;
-        if *self.0.open.borrow() >= limit {
-            warn!(%peer, limit, "connection refused: too many are open (limits.connections_max)");
+        if !self.has_room(ends.peer) {
             return None;
         }
+        self.enter(stream, ends, mapping, recorder)
+    }
+
+    /// Whether one more connection may be open; logs if not.
+    fn has_room(&self, peer: SocketAddr) -> bool {
+        let limit = self.0.options.limits.connections_max;
+        let has_room = *self.0.open.borrow() < limit;
+        if !has_room && let Some(left_out) = self.0.may_tell_refusal() {
+            warn!(
+                %peer,
+                limit,
+                left_out,
+                "connection refused: too many are open (limits.connections_max, or the limit of open files)"
+            );
+        }
+        has_room
+    }
+
+    /// A connection for which there is room; `None` if its namespace is over.
+    fn enter(
+        &self,
+        stream: TcpStream,
+        ends: Connection,
+        mapping: &Mapping,
+        recorder: Recorder,
+    ) -> Option<Task> {
+        let peer = ends.peer;
         if let Err(error) = prepare(&stream) {
             debug!(%peer, %error, "cannot set socket options");
         }
         let guest = match self.0.presence.enter(mapping.namespace.clone()) {
             Ok(guest) => guest,
             Err(over) => {
-                warn!(%peer, "connection refused: {over}");
+                if let Some(left_out) = self.0.may_tell_refusal() {
+                    warn!(%peer, left_out, "connection refused: {over}");
+                }
                 return None;
             }
         };
@@ -354,6 +394,17 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl Shared {
+    /// Whether to log one more connection that is refused; answers how many were not since the last
+    /// one.
+    fn may_tell_refusal(&self) -> Option<u64> {
+        self.refusals.lock().admit(Instant::now())
+    }
+
+    /// The same for a connection that is closed for what its client sent.
+    pub(super) fn may_tell_misfit(&self) -> Option<u64> {
+        self.misfits.lock().admit(Instant::now())
+    }
+
     /// Ready once it drains and no port has a connection left.
     async fn drained(&self) {
         self.drain.begun.cancelled().await;

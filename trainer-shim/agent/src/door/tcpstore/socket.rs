@@ -181,6 +181,11 @@ impl Task {
                     warn!(%peer, reason = %closed, left_out, "connection closed");
                 }
             }
+            Closed::Wire(_) => {
+                if let Some(left_out) = shared.may_tell_misfit() {
+                    warn!(%peer, reason = %closed, left_out, "connection closed");
+                }
+            }
             _ => warn!(%peer, reason = %closed, "connection closed"),
         }
     }

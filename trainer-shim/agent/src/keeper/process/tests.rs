@@ -1,3 +1,5 @@
+use std::net::{TcpListener, TcpStream};
+
 use super::*;
 
 /// Whether all of these in a row, each before it was up, are too much.
@@ -45,7 +47,7 @@ impl Start for Brief {
 
 /// A keeper with connection 7, an agent, and that one's end of their socket.
 fn keeper() -> (Keeper<Brief>, Agent, OwnedFd) {
-    let mut keeper = Keeper::new(Brief::default(), &[], None).unwrap();
+    let mut keeper = Keeper::new(Brief::default(), &[], 100, None).unwrap();
     let [socket, memory] = [(); 2].map(|()| memory("test").unwrap());
     keeper.connections.insert(7, Connection { socket, memory, listener: 0 });
     let mut agent = keeper.begin(false).unwrap();
@@ -77,4 +79,27 @@ fn a_message_that_only_newer_keepers_know_is_ignored() {
     assert!(keeper.connections.is_empty());
     assert!(agent.socket.is_some());
     assert!(matches!(&keeper.start.said[..], [Said::NotUnderstood(_)]));
+}
+
+#[test]
+fn a_connection_that_would_leave_no_descriptors_is_not_accepted_before_another_closes() {
+    let (mut keeper, mut agent, _other) = keeper();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let _clients = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+    keeper
+        .listeners
+        .insert(9, Listener { socket: listener.into(), about: String::new(), accepts: true });
+    (agent.is_ready, keeper.connections_max) = (true, 2);
+    // It polls only listeners from which it accepts. The agent has ended: nothing is waited for.
+    agent.waiting.clear();
+    assert_eq!(keeper.wait(&agent).unwrap().listeners, [9]);
+    keeper.accept(&mut agent, 9);
+    assert_eq!(keeper.connections.len(), 2);
+    assert!(keeper.wait(&agent).unwrap().listeners.is_empty());
+    // Another port may have had one in the same turn.
+    keeper.accept(&mut agent, 9);
+    assert_eq!(keeper.connections.len(), 2);
+    keeper.obey(&mut agent, ToKeeper::Close { id: 7 }, Vec::new());
+    assert_eq!(keeper.wait(&agent).unwrap().listeners, [9]);
 }
