@@ -25,7 +25,7 @@ RUNS ?= 100000
 # Programs with defects lie apart from all others.
 PLANTED_BINARIES := $(or $(CARGO_TARGET_DIR),target)/planted
 
-.PHONY: help quickstart demo-elastic demo-comm test upgrade-test check fix bench chaos chaos-rounds chaos-planted chaos-crash build-planted compose-test sim fuzz build
+.PHONY: help quickstart demo-elastic demo-comm test launch-table upgrade-test check fix bench chaos chaos-rounds chaos-planted chaos-crash build-planted compose-test sim fuzz build
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,13 @@ test: ## All tests; installs what is missing, saying what and why
 	@$(ENVIRONMENT); tests/docs/docs.py --binaries $(BINARIES)
 	@$(ENVIRONMENT); "$${HOLDFAST_PYTHON_TOOLS:-python3}" tests/docs/manifests.py --binaries $(BINARIES)
 	@python3 tests/docker/compose_test.py
+
+launch-table: ## All rows of the launch table, also DeepSpeed's and Ray's, which are installed for it (1 GB)
+	@tests/prepare build torch older-torch hosts docs
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins --tests
+	@tests/prepare python launchers
+	@$(ENVIRONMENT); cargo test --profile $(PROFILE) --workspace --test all -- --test-threads 2 \
+		launch:: capture:: published:: torch:: kubernetes:: names:: python::
 
 upgrade-test: ## From the last release to this tree, node by node and agent by agent, under running jobs; and back
 	@tests/prepare build docs

@@ -126,22 +126,23 @@ impl Torch {
     }
 
     /// That beside one of these launchers and Holdfast's own Python package: of the
-    /// Python that `HOLDFAST_PYTHON_LAUNCHERS` names, else of that with the package.
+    /// Python with the package, or of the one that `HOLDFAST_PYTHON_LAUNCHERS` names.
     /// Says `SKIPPED` if it is not there.
     pub fn with_launcher(module: &str) -> Option<Torch> {
         let named = std::env::var_os("HOLDFAST_PYTHON_LAUNCHERS").filter(|named| !named.is_empty());
-        let python = named.map(PathBuf::from).or_else(with_package)?;
         let code =
             "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))";
-        let mut looking = std::process::Command::new(&python);
-        looking.args(["-c", code, module, "holdfast_capture"]);
-        let found = looking.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
-        let torch = found.then(|| Torch::of(python.clone())).flatten();
+        let has_both = |python: &PathBuf| {
+            let mut looking = std::process::Command::new(python);
+            looking.args(["-c", code, module, "holdfast_capture"]);
+            looking.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+        };
+        let found = with_package().into_iter().chain(named.map(PathBuf::from)).find(has_both);
+        let torch = found.and_then(Torch::of);
         if torch.is_none() {
             eprintln!(
-                "SKIPPED: {} has no {module}: name a Python that has it, PyTorch and Holdfast's wheel \
-                 with HOLDFAST_PYTHON_LAUNCHERS",
-                python.display()
+                "SKIPPED: no Python has {module}, PyTorch and Holdfast's wheel: `make launch-table` \
+                 installs one, and HOLDFAST_PYTHON_LAUNCHERS names one"
             );
         }
         torch

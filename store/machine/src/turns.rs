@@ -79,8 +79,15 @@ pub(crate) fn take_turns<L: Iterator>(
     lines: impl IntoIterator<Item = L>,
     max: usize,
 ) -> Vec<L::Item> {
-    let mut lines: Vec<L> = lines.into_iter().take(max).collect();
     let mut taken = Vec::new();
+    let first = |mut line: L| line.next().map(|first| (first, line));
+    let first_turn = lines.into_iter().filter_map(first).take(max);
+    let mut lines: Vec<L> = first_turn
+        .map(|(first, line)| {
+            taken.push(first);
+            line
+        })
+        .collect();
     while !lines.is_empty() && taken.len() < max {
         lines.retain_mut(|line| {
             let next = if taken.len() < max { line.next() } else { None };
@@ -133,6 +140,12 @@ mod tests {
         assert!(due(&turns, 20, 0).is_empty());
         assert!(due(&turns, 9, 100).is_empty());
         assert_eq!(turns.earliest(), Some(10));
+    }
+
+    #[test]
+    fn an_empty_line_takes_no_turn() {
+        assert_eq!(take_turns([vec![], vec![1, 2], vec![3]].map(Vec::into_iter), 1), [1]);
+        assert_eq!(take_turns([vec![], vec![1, 2], vec![3]].map(Vec::into_iter), 9), [1, 3, 2]);
     }
 
     #[test]
