@@ -15,6 +15,7 @@
 //! anew when it has become long.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use holdfast_api::{Condition, Outcome, ReadOutcome, Revision};
@@ -264,7 +265,11 @@ impl Recorder {
                 CallAnswer::Read(outcome) => Answer::Read(outcome),
             };
             let bytes = rmp_serde::to_vec_named(&answer).expect("an answer came encoded");
-            self.happened(ANSWERED, &bytes);
+            match answer {
+                // With it the place in the session is given back.
+                Answer::Proposed(_) => self.happened(ANSWERED, &bytes),
+                Answer::Read(_) => self.stirs(ANSWERED, &bytes),
+            }
         }
     }
 
@@ -439,7 +444,7 @@ impl Recording {
 
 /// Discards bytes that a socket has. Only a connection that was reset takes them back.
 fn consume(stream: &TcpStream, mut count: usize) {
-    let mut scratch = [0; 4096];
+    let mut scratch = [MaybeUninit::uninit(); 4096];
     while count > 0 {
         let most = scratch.len().min(count);
         match recv(stream, &mut scratch[..most], RecvFlags::empty()) {
