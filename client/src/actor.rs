@@ -441,6 +441,8 @@ impl Actor {
                 }
                 (Some(_), ReplyBody::Problem(problem)) => News::NotLeader(problem.leader.clone()),
                 (Some(About::Leader), _) => {
+                    // Until now the node was only asked who leads.
+                    self.calls.begins_frames();
                     self.leader_tracker.led();
                     self.attempts.clear();
                     News::None

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use holdfast_api::version::{MINOR_COORDINATION, MINOR_EVENTS};
 use holdfast_api::{
-    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseId, Name,
-    ProcessCommand, Read, ReadAnswer, Revision, RunCommand, Scope, SessionId, Status, WatchBatch,
+    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseCommand, LeaseId,
+    Name, ProcessCommand, Read, ReadAnswer, Revision, RunCommand, Scope, SessionId, Status, WatchBatch,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -190,6 +190,12 @@ impl Ask {
             Ask::Events(events) => Some(&events.job),
             Ask::Feed(_) | Ask::Status { .. } | Ask::Admin { .. } => None,
         }
+    }
+
+    /// Whether it renews a lease.
+    pub(crate) fn renews(&self) -> bool {
+        let Ask::Propose { command, .. } = self else { return false };
+        matches!(command, Command::Lease(LeaseCommand::KeepAlive { .. }))
     }
 
     /// The minor version of the stream that a node needs to take it.

@@ -115,8 +115,13 @@ impl Calls {
     /// higher one would change what is sent.
     pub(crate) fn linked(&mut self, minor: u32, level: u32) -> bool {
         self.minor = minor;
-        self.is_first_frame = true;
+        self.begins_frames();
         self.level_known(level)
+    }
+
+    /// The next frame is the first one with calls that the connected node takes.
+    pub(crate) fn begins_frames(&mut self) {
+        self.is_first_frame = true;
     }
 
     pub(crate) fn submit(&mut self, id: CallId, mut call: Call) {

@@ -132,6 +132,10 @@ impl Calls {
         reads_go: bool,
         now: Instant,
     ) {
+        // Perhaps for a report that is left, too.
+        if batch.iter().any(|request| self.is_introduction(request.id)) {
+            return;
+        }
         let any = usize::MAX;
         let first = self.first_of_all(leads, any).or_else(|| self.first_command(leads, any));
         let Some(id) = first.or_else(|| self.first_other(leads, reads_go, any)) else { return };
@@ -162,10 +166,16 @@ impl Calls {
         !self.is_first_frame || encoded_bytes(request) <= FIRST_FRAME_BYTES_MAX / 2
     }
 
-    /// The oldest of those that go before all others, up to a length.
+    /// The oldest of those that go before all others, unless it is longer: none of them overtakes
+    /// another, but renewals.
     fn first_of_all(&self, leads: bool, longest: usize) -> Option<CallId> {
         let mut first = self.queues.first.iter().copied().filter(|_| leads);
-        first.find(|id| self.is_within(*id, longest))
+        let oldest = first.clone().next()?;
+        if longest == usize::MAX {
+            return Some(oldest);
+        }
+        let renews = |id: &CallId| self.open.get(id).is_some_and(|call| call.ask.renews());
+        first.find(renews).or_else(|| Some(oldest).filter(|id| self.is_within(*id, longest)))
     }
 
     fn first_command(&self, leads: bool, longest: usize) -> Option<CallId> {

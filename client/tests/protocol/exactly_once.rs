@@ -41,33 +41,51 @@ async fn a_command_lost_with_its_connection_is_answered_from_the_session_table()
 
 #[tokio::test]
 async fn a_client_that_comes_back_begins_with_a_small_frame() {
-    play(async {
-        let node = Node::start(1).await;
-        let client = client(&[&node]);
-        let keys = client.keys(Scope { job: "j".parse().unwrap(), run: None });
-        let script = async {
-            let mut first = node.lead().await;
-            first.open_session().await;
-            let before = first.command().await;
-            drop(first);
-            let mut second = node.lead().await;
-            let began = second.frame().await.expect("it has come back");
-            assert!(frame(&began).len() <= SMALL_FRAME_BYTES_MAX as usize);
-            let names_j = |request: &Request| match &request.body {
-                RequestBody::Read { read, .. } => read.job().is_some_and(|job| job.as_str() == "j"),
-                _ => false,
-            };
-            assert!(began.iter().any(names_j), "{began:?}");
-            let again = second.command().await;
-            assert_eq!((before.1, before.2), (again.1, again.2), "the same place in the session");
-            second.answer(again.0, Outcome::Kv(KvOutcome::Written), false).await;
-            second
+    play(comes_back(false)).await;
+}
+
+#[tokio::test]
+async fn a_client_whose_node_begins_to_lead_begins_with_a_small_frame() {
+    play(comes_back(true)).await;
+}
+
+/// A client with a large command loses its leader, and finds it again, or at first a node that
+/// knows of none and is elected then.
+async fn comes_back(is_elected_later: bool) {
+    let node = Node::start(1).await;
+    let client = client(&[&node]);
+    let keys = client.keys(Scope { job: "j".parse().unwrap(), run: None });
+    let script = async {
+        let mut first = node.lead().await;
+        first.open_session().await;
+        let before = first.command().await;
+        drop(first);
+        let mut second = match is_elected_later {
+            false => node.lead().await,
+            true => {
+                let mut second = node.follow(None).await;
+                let asks_who_leads = second.request().await;
+                let outcome = ReadOutcome::Entry(None);
+                let answer = ReadAnswer { revision: 1, time_ms: 0, outcome };
+                second.reply(asks_who_leads.id, ReplyBody::Read(answer)).await;
+                second
+            }
         };
-        let put = keys.put("k", vec![b'v'; 1024 * 1024], Deadline::never());
-        let (put, _peer) = join!(put, script);
-        put.unwrap();
-    })
-    .await;
+        let began = second.frame().await.expect("it has come back");
+        assert!(frame(&began).len() <= SMALL_FRAME_BYTES_MAX as usize);
+        let names_j = |request: &Request| match &request.body {
+            RequestBody::Read { read, .. } => read.job().is_some_and(|job| job.as_str() == "j"),
+            _ => false,
+        };
+        assert!(began.iter().any(names_j), "{began:?}");
+        let again = second.command().await;
+        assert_eq!((before.1, before.2), (again.1, again.2), "the same place in the session");
+        second.answer(again.0, Outcome::Kv(KvOutcome::Written), false).await;
+        second
+    };
+    let put = keys.put("k", vec![b'v'; 1024 * 1024], Deadline::never());
+    let (put, _peer) = join!(put, script);
+    put.unwrap();
 }
 
 #[tokio::test]

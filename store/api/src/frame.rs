@@ -1,5 +1,5 @@
 //! Frames as bytes: a little-endian `u32` length, then that many bytes of
-//! MessagePack with named fields. Nodes speak them over TCP, agents over the
+//! MessagePack with named fields, but for the commonest commands on keys. Nodes speak them over TCP, agents over the
 //! Unix socket of their host.
 
 use std::cell::Cell;

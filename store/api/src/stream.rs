@@ -27,9 +27,9 @@ pub const UPGRADE: &str = "holdfast-stream/1";
 /// Longest frame in bytes; a longer one closes the connection.
 pub const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
-/// Longest frame in bytes that a node reads without asking for room, which all clients share. A
-/// client's first frame on a connection is no longer: from it the node learns whose connection
-/// this is. Clients of 0.1.0 may begin with a longer one.
+/// Longest frame in bytes that a node reads without asking for room, which all clients share. The
+/// first frame with calls to a leader is no longer, if a job is named in any that are open: from it
+/// the node learns whose connection this is. Clients of 0.1.0 may begin with a longer one.
 pub const SMALL_FRAME_BYTES_MAX: u32 = 256 * 1024;
 
 /// The node's first frame.

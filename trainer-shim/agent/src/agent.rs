@@ -109,6 +109,9 @@ pub struct Agent {
     handle: Handle,
 }
 
+/// As many as a host with many ranks may open: a bound below that is said at the start.
+const CONNECTIONS_OF_A_LARGE_HOST: usize = 1024;
+
 impl Agent {
     /// Takes the ports, opens the run, and listens, in this order: an agent that cannot serve ends
     /// no run, and no client connects before the agent can answer. With a keeper it goes on where
@@ -120,7 +123,7 @@ impl Agent {
         {
             limits.connections_max = max;
             // The agent before has said it.
-            if !kept.as_ref().is_some_and(Kept::goes_on) {
+            if max < CONNECTIONS_OF_A_LARGE_HOST && !kept.as_ref().is_some_and(Kept::goes_on) {
                 warn!("{text}");
             }
         }

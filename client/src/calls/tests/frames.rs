@@ -1,7 +1,7 @@
 //! What goes out in a frame, and to which node.
 
 use holdfast_api::frame::encoded_bytes;
-use holdfast_api::{LeaseCommand, Name};
+use holdfast_api::{LeaseCommand, LeaseId, Name, RoundCommand};
 
 use super::super::frames::FIRST_FRAME_BYTES_MAX;
 use super::*;
@@ -62,6 +62,36 @@ fn the_first_frame_holds_what_is_small_and_names_the_job_of_the_rest() {
     assert_eq!(introduced(&first[2]), Some("default"));
     assert_eq!(references(&bench.sent()), [(2, 2)]);
     assert!(bench.sent().is_empty());
+}
+
+#[test]
+fn renewals_alone_overtake_in_the_first_frame() {
+    let lease: LeaseId = 1.into();
+    let withdraw = || Command::Round(RoundCommand::Withdraw { lease, calls: Vec::new() });
+    let acknowledge = Command::Round(RoundCommand::Acknowledge { lease, calls: Vec::new() });
+    let renewal = Command::Lease(LeaseCommand::KeepAlive { lease });
+    let long = FIRST_FRAME_BYTES_MAX;
+    let mut bench = Bench::new();
+    let mut open = Vec::new();
+    for (command, bytes) in
+        [(withdraw(), 1), (withdraw(), long), (acknowledge.clone(), 1), (renewal.clone(), 1)]
+    {
+        let (reply, result) = oneshot::channel();
+        bench.next_call += 1;
+        let ask = Ask::Propose { command, reply };
+        bench.calls.submit(bench.next_call, Call::new(ask, None, bytes, Permits::default()));
+        open.push(result);
+    }
+    bench.reconnect();
+    let commands = |requests: Vec<Request>| -> Vec<Command> {
+        let command = |request: Request| match request.body {
+            RequestBody::Propose(Proposal { command, .. }) => command,
+            other => panic!("no command: {other:?}"),
+        };
+        requests.into_iter().map(command).collect()
+    };
+    assert_eq!(commands(bench.sent()), [renewal, withdraw()]);
+    assert_eq!(commands(bench.sent()), [withdraw(), acknowledge]);
 }
 
 #[test]
