@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use holdfast_api::version::{MINOR_COORDINATION, MINOR_EVENTS};
 use holdfast_api::{
-    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseCommand, LeaseId,
-    Name, ProcessCommand, Read, ReadAnswer, Revision, RunCommand, Scope, SessionId, Status, WatchBatch,
+    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseCommand,
+    LeaseId, Name, ProcessCommand, Read, ReadAnswer, Revision, RunCommand, Scope, SessionId,
+    Status, WatchBatch,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;

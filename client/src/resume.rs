@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 use std::time::Duration;
 
 use holdfast_api::frame::encoded_bytes;
@@ -94,6 +95,12 @@ impl Unclaimed {
     /// The command with this mark, if it may have been sent.
     pub fn claim(&self, mark: Mark) -> Option<InFlight> {
         self.0.lock().remove(&mark)
+    }
+
+    /// Whether this caller had sent commands after its `last` one.
+    pub fn has_later(&self, last: Mark) -> bool {
+        let all = Mark { nth: u64::MAX, ..last };
+        self.0.lock().range((Bound::Excluded(last), Bound::Included(all))).next().is_some()
     }
 
     /// No caller is left to claim: the other commands are given up.

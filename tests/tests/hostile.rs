@@ -9,9 +9,7 @@ use holdfast_tests::cluster::job;
 use holdfast_tests::link::Heard;
 use holdfast_tests::stream::upgrade;
 use holdfast_tests::tcpstore::{MAGIC, TcpStore, key, op, text};
-use holdfast_tests::{
-    Adders, Agent, Cluster, RawLink, RawStream, Script, binaries, eventually, patiently, soon,
-};
+use holdfast_tests::{Adders, Agent, Cluster, RawLink, RawStream, eventually, patiently, soon};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rand::RngExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -533,48 +531,6 @@ async fn a_program_that_waits_for_much_keeps_no_other_from_waiting() {
         assert!(problem.message.contains("bytes long together"), "{problem}");
     }
     drop(link);
-}
-
-/// Connections of one program, and answers of 8 MiB that it asks for on each.
-const DEAF_LINKS: usize = 24;
-const LARGE_ANSWERS: u64 = 8;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_reads_no_answers_on_many_connections_costs_an_agent_little() {
-    let mut cluster = Cluster::start(1).await;
-    let mut agent = Agent::start_with(&mut cluster, "unread", &["--lease-ttl", "60s"]).await;
-    let control = agent.control().await;
-    let mut command = binaries::command("holdfast-test-trainer");
-    command.arg("0").env("HOLDFAST_CONTROL", &control);
-    let mut trainer = Script::start_command(&mut cluster, "trainer", command);
-    trainer.says("joined ").await;
-    let mut store = TcpStore::connect(agent.address()).await;
-    store.set("large", &vec![b'v'; 8 << 20]).await;
-    assert!(store.check(&["large"]).await);
-
-    let before = agent.process.resident_bytes();
-    let asking = tokio::task::spawn_blocking(move || {
-        let ask = |_| {
-            let mut link = RawLink::open(&control).expect("an agent");
-            let read = Read::Get { scope: link.scope(), key: "/large".into() };
-            for seq in 0..LARGE_ANSWERS {
-                // One that is cut off takes no more.
-                drop(link.begin(seq, RequestBody::Read { read: read.clone(), stale: false }));
-            }
-            link
-        };
-        (0..DEAF_LINKS).map(ask).collect::<Vec<RawLink>>()
-    });
-    let deaf = asking.await.expect("the agent reads");
-    let line = agent.process.says("a program leaves answers unread").await;
-    assert!(line.contains("no more than it leaves free"), "{line}");
-    let grown = agent.process.resident_bytes().saturating_sub(before);
-    assert!(grown < GROWTH_MAX, "the agent gained {} MiB", grown / MIB);
-
-    trainer.order("roll r").await;
-    assert_eq!(trainer.says("rolled r ").await, "0");
-    assert_eq!(store.get("large").await.len(), 8 << 20);
-    drop(deaf);
 }
 
 /// As many open files as the system allows this process and its children.

@@ -388,6 +388,16 @@ async fn memory_that_was_cut_off_is_not_believed_and_no_other_run_is_read() {
 
 /// Changes one bit in the middle of the records.
 fn flip(file: &std::fs::File) {
+    flip_at(file, |last| last / 2);
+}
+
+/// Changes one bit of the last record.
+fn flip_last(file: &std::fs::File) {
+    flip_at(file, |last| last);
+}
+
+/// Changes one bit of the records, of which this byte is the last that is not 0.
+fn flip_at(file: &std::fs::File, place: fn(usize) -> usize) {
     use std::os::unix::fs::FileExt;
     // One area is in use, and the other one empty.
     for area in [1 << 40, 4096] {
@@ -395,7 +405,7 @@ fn flip(file: &std::fs::File) {
         let count = file.read_at(&mut records, area).expect("it may be read");
         let written = records[..count].iter().rposition(|byte| *byte > 0);
         if let Some(last) = written {
-            let at = last / 2;
+            let at = place(last);
             file.write_all_at(&[records[at] ^ 4], area + at as u64).expect("it may be written");
             return;
         }
@@ -479,6 +489,11 @@ async fn a_connection_that_alone_was_cut_off_is_closed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_with_one_wrong_bit_is_closed() {
     is_found_alone("holdfast-connection", flip, UNUSABLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_whose_last_record_has_a_wrong_bit_is_closed() {
+    is_found_alone("holdfast-connection", flip_last, UNUSABLE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::process::Child;
 use tokio::task::JoinSet;
 
-/// Not a TCPStore client: the agent closes it, and logs why.
+/// What a port scanner sends: the agent closes the connection, and logs why.
 const GARBAGE: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
 /// A full pipe, as that of a launcher that does not read.
@@ -35,8 +35,8 @@ fn start(command: std::process::Command, stdout: Stdio, stderr: impl Into<Stdio>
     command.spawn().expect("it was built")
 }
 
-/// So many connections of a port scanner, each closed by the agent.
-async fn garbage(address: &str, count: usize) {
+/// So many connections, each closed by the agent when its client, which sends this, says no more.
+async fn connections(address: &str, count: usize, sent: &'static [u8]) {
     const AT_ONCE: usize = 50;
     for _ in 0..count.div_ceil(AT_ONCE) {
         let mut closed = JoinSet::new();
@@ -45,7 +45,8 @@ async fn garbage(address: &str, count: usize) {
             closed.spawn(async move {
                 let mut stream = TcpStream::connect(&address).await.expect("the agent listens");
                 // It may be closed while this is written.
-                drop(stream.write_all(GARBAGE).await);
+                drop(stream.write_all(sent).await);
+                drop(stream.shutdown().await);
                 drop(patiently("the end", stream.read_to_end(&mut Vec::new())).await);
             });
         }
@@ -59,15 +60,15 @@ async fn an_agent_whose_log_nobody_reads_serves_on_and_says_later_what_was_dropp
     let address = format!("127.0.0.1:{}", cluster.port());
     let mut command = binaries::command("holdfast-agent");
     command.args(["serve", "--store", &cluster.list(), "--job", "unread"]);
-    command.args(["--tcpstore", &address]);
+    command.args(["--tcpstore", &address, "--log", "debug"]);
     let (reader, writer) = full_pipe();
     let mut agent = start(command, Stdio::piped(), writer);
     let mut lines =
         tokio::io::BufReader::new(agent.stdout.take().expect("it was asked for")).lines();
     let line = patiently("the agent", lines.next_line()).await.expect("it can be read");
     assert!(line.is_some_and(|line| line.contains(&address)));
-    // More lines than wait for a reader.
-    garbage(&address, 5_000).await;
+    // More lines than wait for a reader: at this level the agent logs the end of each connection.
+    connections(&address, 5_000, b"").await;
     let mut store = TcpStore::connect(&address).await;
     assert_eq!(store.add("n", 1).await, 1);
     // Now a reader starts.
@@ -135,7 +136,7 @@ async fn a_launcher_that_reads_to_the_end_hears_of_each_command_by_itself() {
     }
 
     // From now on the second shows the agent's log.
-    garbage(&second.address, 1).await;
+    connections(&second.address, 1, GARBAGE).await;
     second.agent.says("not VALIDATE").await;
     assert!(!second.agent.said().contains("run r of job ends is new"), "it was said before");
     let log = std::fs::read_to_string(beside(&second, ".log")).expect("there is a log");

@@ -11,7 +11,7 @@
 //! | connections to the control socket, with the programs at their other ends | 2 of 16 |
 //! | ports of stores that programs open for themselves | 1 of 16 |
 //! | clients whose end is watched | 1 of 16 |
-//! | none of these | 1 of 16 |
+//! | programs that have left the library and go on | 1 of 16 |
 
 use nix::sys::resource::{Resource, getrlimit};
 
@@ -24,6 +24,7 @@ const CONNECTION_PARTS: usize = 11;
 const CONTROL_PARTS: usize = 2;
 const STORE_PARTS: usize = 1;
 const WATCH_PARTS: usize = 1;
+const DEPARTED_PARTS: usize = 1;
 /// Connections that a keeper has accepted and its agent has neither admitted nor closed yet. Beyond
 /// that the keeper accepts none.
 const ON_THEIR_WAY_MAX: usize = 32;
@@ -70,6 +71,11 @@ impl Room {
         self.part(WATCH_PARTS).max(OTHERS_MIN)
     }
 
+    /// Most programs that have left the library whose exit is waited for.
+    pub(crate) fn departed(self) -> usize {
+        self.part(DEPARTED_PARTS).max(OTHERS_MIN)
+    }
+
     /// The bound on an agent's TCPStore connections if these descriptors make it lower than
     /// `wanted`, and what to say of that.
     pub(crate) fn lowers(self, wanted: usize, has_keeper: bool) -> Option<(usize, String)> {
@@ -101,7 +107,8 @@ mod tests {
         const LEFT_MIN: usize = 64;
         for limit in [256, 600, 1_024, 4_096, 20_000, 1_048_576, usize::MAX] {
             let room = Room(limit);
-            let others = 2 * room.control_connections() + room.store_ports() + room.watched();
+            let programs = room.watched() + room.departed();
+            let others = 2 * room.control_connections() + room.store_ports() + programs;
             assert!(room.connections(false) + others <= limit - LEFT_MIN, "{limit}");
             assert!(2 * room.kept_connections() + others <= limit - LEFT_MIN, "{limit}");
             assert!(room.connections(true) < room.kept_connections(), "some are on their way");

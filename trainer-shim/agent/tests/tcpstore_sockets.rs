@@ -250,7 +250,7 @@ async fn keeps(stream: &mut TcpStream, bytes: usize) -> bool {
 }
 
 #[tokio::test]
-async fn what_others_need_is_left_by_whoever_takes_all_that_it_gets() {
+async fn clients_that_are_not_known_leave_half_of_the_budget_to_others() {
     let limits =
         Limits { budget_bytes_max: 400 * KIB, budget_free_bytes: 1024, ..Limits::default() };
     let harness = patient_door(limits).await;
@@ -267,10 +267,9 @@ async fn what_others_need_is_left_by_whoever_takes_all_that_it_gets() {
     for _ in 0..4 {
         assert!(keeps(&mut greedy, 40 * KIB).await);
     }
-    let mut modest = connect(&harness).await;
-    for _ in 0..2 {
-        assert!(keeps(&mut modest, 40 * KIB).await);
-    }
+    // One process may have opened both.
+    let mut second = connect(&harness).await;
+    assert!(!keeps(&mut second, 40 * KIB).await);
 }
 
 #[tokio::test]

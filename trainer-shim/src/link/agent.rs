@@ -32,6 +32,9 @@ use crate::waiting::span_of;
 /// Pieces of one subscription that wait for the program.
 const PIECES_MAX: usize = 64;
 
+/// After which a wait is asked for again for which there was no room.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(200);
+
 /// Most heartbeats that wait to be sent: later ones report the same and more.
 const HEARTBEATS_MAX: usize = 4;
 
@@ -219,7 +222,24 @@ impl Agent {
         }
     }
 
+    /// While there is no room for it beside other waits, it is asked for again: nothing has changed
+    /// meanwhile.
     pub async fn wait(
+        &self,
+        scope: Scope,
+        conditions: Vec<Condition>,
+        deadline: Deadline,
+    ) -> Result<Revision, Error> {
+        loop {
+            let error = match self.wait_once(scope.clone(), conditions.clone(), deadline).await {
+                Err(error) if error.code() == Code::Overloaded => error,
+                other => return other,
+            };
+            until(deadline, tokio::time::sleep(NO_ROOM_PAUSE)).await.ok_or(error)?;
+        }
+    }
+
+    async fn wait_once(
         &self,
         scope: Scope,
         conditions: Vec<Condition>,

@@ -2,7 +2,8 @@
 //!
 //! A process holds at most as much as it leaves free (the dynamic threshold of Choudhury and Hahne
 //! 1998). One that takes all it can gets half, the next one half of the rest, and so on: others
-//! always find room. A connection whose process is not known counts for itself.
+//! always find room. Connections of this host whose processes are not known count together: one
+//! process may have opened all of them. One of another host counts for itself.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,6 +13,9 @@ use parking_lot::Mutex;
 
 /// A budget of which less than this part is used is ample.
 const AMPLE_PART: usize = 4;
+
+/// In the place of a process of this host that is not known, or not yet.
+pub const UNKNOWN: u32 = 0;
 
 /// A bound on the bytes that all connections hold together. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -29,7 +33,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Held {
     all: usize,
-    /// By the processes that are known; none holds 0.
+    /// By the processes of this host; none holds 0 bytes.
     of: HashMap<u32, usize>,
 }
 
@@ -54,13 +58,14 @@ impl Held {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
     Process(u32),
-    /// A connection whose process is not known.
+    /// A connection of another host.
     Connection,
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Holder::Process(UNKNOWN) => f.write_str("clients of this host that are not known"),
             Holder::Process(process) => write!(f, "process {process}"),
             Holder::Connection => f.write_str("this connection"),
         }
@@ -88,7 +93,8 @@ impl Budget {
         Budget(Arc::new(Shared { name, max, always, held: Mutex::default() }))
     }
 
-    /// An account that holds nothing yet, of a connection whose process may be known.
+    /// An account that holds nothing yet, of a connection of a process of this host, or of another
+    /// host.
     pub fn account(&self, process: Option<u32>) -> Account {
         Account { budget: self.clone(), process, held: 0 }
     }
@@ -156,7 +162,7 @@ impl Account {
 
     /// Whether the process of the connection is known.
     pub fn is_assigned(&self) -> bool {
-        self.process.is_some()
+        self.process.is_some_and(|process| process != UNKNOWN)
     }
 
     /// Whether the budget is ample: this connection may hold more than others usually do.
@@ -211,9 +217,25 @@ mod tests {
             account.set(11).unwrap_err();
         }
         budget.account(Some(2)).set(25).unwrap();
-        // Those of processes that are not known count each for itself.
-        let mut unknown = [budget.account(None), budget.account(None)];
-        assert_eq!(unknown.each_mut().map(fill), [25, 12]);
+        // Those of other hosts count each for itself.
+        let mut remote = [budget.account(None), budget.account(None)];
+        assert_eq!(remote.each_mut().map(fill), [25, 12]);
+    }
+
+    #[test]
+    fn connections_whose_processes_are_not_known_yet_count_together() {
+        let budget = budget();
+        let mut unknown: Vec<Account> = (0..20).map(|_| budget.account(Some(UNKNOWN))).collect();
+        let held: usize = unknown.iter_mut().map(|account| fill(account)).sum();
+        assert!(held <= 50 + 19 * 10, "{held}");
+        let mut first = budget.account(Some(UNKNOWN));
+        assert_eq!(fill(&mut first), 10, "what is always granted");
+        assert!(!first.is_assigned());
+        unknown.clear();
+        assert_eq!(fill(&mut first), 50);
+        first.assign(7);
+        assert!(first.is_assigned());
+        assert_eq!(fill(&mut budget.account(Some(UNKNOWN))), 25);
     }
 
     #[test]

@@ -127,7 +127,8 @@ struct Recording {
     is_stirred: bool,
     /// Newest bytes of the input that are still in the socket.
     unconsumed: usize,
-    /// Something waits to be recorded whose loss the kernel's counts do not show.
+    /// Something waits to be recorded whose loss neither the kernel's counts show nor the session's
+    /// record.
     is_marked: bool,
 }
 
@@ -254,6 +255,12 @@ impl Recorder {
     pub fn calls(&mut self) -> Option<Mark> {
         let recording = self.0.as_mut()?;
         recording.calls += 1;
+        Some(Mark { caller: recording.socket.id(), nth: recording.calls })
+    }
+
+    /// The mark of the last call that was begun.
+    pub fn last_call(&self) -> Option<Mark> {
+        let recording = self.0.as_ref()?;
         Some(Mark { caller: recording.socket.id(), nth: recording.calls })
     }
 
@@ -444,7 +451,7 @@ impl Recording {
 
 /// Discards bytes that a socket has. Only a connection that was reset takes them back.
 fn consume(stream: &TcpStream, mut count: usize) {
-    let mut scratch = [MaybeUninit::uninit(); 4096];
+    let mut scratch = [MaybeUninit::uninit(); 64 * 1024];
     while count > 0 {
         let most = scratch.len().min(count);
         match recv(stream, &mut scratch[..most], RecvFlags::empty()) {

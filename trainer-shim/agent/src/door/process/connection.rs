@@ -38,12 +38,10 @@ use super::peer::Peer;
 use super::relay::{self, Errand, Participant};
 use super::watchdog::{Act, Watched};
 use super::writing::{write, write_line};
-use crate::door::budget::Account;
+use crate::door::budget;
 
 /// Most bytes of calls of one program that are not answered yet.
 const IN_FLIGHT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What the answer to an open call counts as, until it is there.
-const ANSWER_BYTES_EXPECTED: usize = 16 * 1024;
 /// How often silent processes are looked for.
 const TICK: Duration = Duration::from_millis(250);
 /// How long what a program had sent may take to arrive once it has ended while
@@ -71,8 +69,6 @@ struct Connection {
     errands: FuturesUnordered<BoxFuture<'static, Done>>,
     calls: FuturesUnordered<BoxFuture<'static, Done>>,
     in_flight_bytes: usize,
-    /// What its open calls hold, and the answers to them that are expected.
-    in_flight: Account,
     /// Waits, watches and subscriptions, by their calls.
     lasting: BTreeMap<u64, Lasts>,
     /// What these hold.
@@ -147,11 +143,9 @@ pub async fn run(
         return debug!(%error, "a program went away before it was welcomed");
     }
     let cut = CancellationToken::new();
-    let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
-    let room = &lease_holder.room;
-    let (outbox, queue) = Outbox::new(cut.clone(), room.calls.account(pid));
-    let (in_flight, lasting) = (room.calls.account(pid), room.lasting.account(pid));
+    let (outbox, queue) = Outbox::new(cut.clone());
     let watched = Arc::new(Mutex::new(BTreeMap::new()));
+    let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
     let peer = Arc::new(peer);
     let place = Place { outbox: outbox.clone(), watched: watched.clone(), pid, peer: peer.clone() };
     let id = lease_holder.sit(place);
@@ -162,9 +156,10 @@ pub async fn run(
         errands: FuturesUnordered::new(),
         calls: FuturesUnordered::new(),
         in_flight_bytes: 0,
-        in_flight,
         lasting: BTreeMap::new(),
-        shares: Shares::new(lasting),
+        shares: Shares::new(
+            lease_holder.room.lasting.account(Some(pid.unwrap_or(budget::UNKNOWN))),
+        ),
         watched,
     };
     let mut writing = std::pin::pin!(write(writer, queue, until, outage));
@@ -318,13 +313,11 @@ impl Connection {
             RequestBody::Propose(Proposal { session: None, command }) => {
                 if self.has_room(seq, bytes) {
                     self.propose(seq, bytes, command, within_ms);
-                    self.settle();
                 }
             }
             RequestBody::Read { read, stale: false } => {
                 if self.has_room(seq, bytes) {
                     self.read(seq, bytes, read, within_ms);
-                    self.settle();
                 }
             }
             RequestBody::Wait { scope, conditions, since: _ } => {
@@ -442,34 +435,17 @@ impl Connection {
         ended
     }
 
-    /// Whether there is room for one more call; refuses it if there is none.
-    fn has_room(&mut self, seq: u64, bytes: usize) -> bool {
-        let (calls, all) = (self.open_calls() + 1, self.in_flight_bytes + bytes);
-        if calls > IN_FLIGHT_MAX || all > IN_FLIGHT_BYTES_MAX {
+    fn has_room(&self, seq: u64, bytes: usize) -> bool {
+        let fits = self.errands.len() + self.calls.len() < IN_FLIGHT_MAX
+            && self.in_flight_bytes + bytes <= IN_FLIGHT_BYTES_MAX;
+        if !fits {
             let text = format!(
                 "{IN_FLIGHT_MAX} calls of {IN_FLIGHT_BYTES_MAX} bytes may be open on one \
                  connection; wait for an answer, and retry"
             );
             self.refuse(seq, Problem::overloaded(text));
-            return false;
         }
-        if let Err(error) = self.in_flight.set(all + calls * ANSWER_BYTES_EXPECTED) {
-            let text = format!("{error}; read the answers, and retry");
-            self.refuse(seq, Problem::overloaded(text));
-            return false;
-        }
-        true
-    }
-
-    fn open_calls(&self) -> usize {
-        self.errands.len() + self.calls.len()
-    }
-
-    /// Counts the calls that are still open.
-    fn settle(&mut self) {
-        let expected = self.open_calls() * ANSWER_BYTES_EXPECTED;
-        // Holding less is never refused.
-        let _ = self.in_flight.set(self.in_flight_bytes + expected);
+        fits
     }
 
     fn refuse(&self, seq: u64, problem: Problem) {
@@ -545,8 +521,6 @@ impl Connection {
 
     fn came_back(&mut self, Done { seq, bytes, came }: Done) {
         self.in_flight_bytes -= bytes;
-        // The answer itself counts from here on.
-        self.settle();
         let id = self.id;
         match came {
             Came::Read(Ok(answer)) => self.outbox.tell(seq, ReplyBody::Read(answer)),

@@ -31,6 +31,7 @@ use super::peer::Peer;
 use super::relay::{self, Participant};
 use super::room::Room;
 use super::watchdog::Watched;
+use crate::descriptors;
 
 /// About what a process takes in a report.
 const PROCESS_BYTES: usize = 96;
@@ -43,7 +44,7 @@ const DEATHS_PER_COMMAND_MAX: usize = 4_096;
 const EXIT_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// Programs with unknown process ids whose connections have gone, and whose exit is waited for. Of
-/// others there are as many as processes.
+/// all there are as many as descriptors allow.
 const GONE_UNKNOWN_MAX: usize = 256;
 /// Exits that are remembered until the lease is given back, and incarnations that are waited for
 /// with one program.
@@ -127,7 +128,8 @@ impl Connections {
             return false;
         }
         let unknown = self.gone.iter().filter(|(gone, _)| gone.pid().is_none());
-        if peer.pid().is_none() && unknown.count() >= GONE_UNKNOWN_MAX {
+        let has_room = self.gone.len() < descriptors::Room::of_process().departed();
+        if !has_room || peer.pid().is_none() && unknown.count() >= GONE_UNKNOWN_MAX {
             return false;
         }
         self.gone.push((Arc::clone(peer), participants));

@@ -57,8 +57,8 @@ impl Peer {
 
     /// Whether both are one program, which goes on: no other one can have its number then.
     pub(crate) fn is_same(&self, other: &Peer) -> bool {
-        let goes_on = self.pidfd.as_ref().is_some_and(|pidfd| !has_ended(pidfd.get_ref()));
-        goes_on && self.pid.is_some() && self.pid == other.pid
+        let goes_on = || self.pidfd.as_ref().is_some_and(|pidfd| !has_ended(pidfd.get_ref()));
+        self.pid.is_some() && self.pid == other.pid && goes_on()
     }
 
     /// Whether its end can be seen.

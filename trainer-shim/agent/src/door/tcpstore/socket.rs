@@ -42,7 +42,7 @@ use super::pace::Pace;
 use super::presence::Guest;
 use super::serve::Shared;
 use super::visibility::Sender;
-use crate::door::budget::{Account, BudgetExceeded};
+use crate::door::budget::{self, Account, BudgetExceeded};
 use crate::keeper::recorder::{Base, Recorder, Taken};
 use crate::process::Connection as Ends;
 use crate::roster::Entry;
@@ -130,6 +130,9 @@ impl Task {
     ) -> Task {
         shared.open.send_modify(|open| *open += 1);
         let stream = Arc::new(stream);
+        let is_local = ends.local.ip() == ends.peer.ip();
+        let is_of_host = is_local || ends.peer.ip().is_loopback();
+        let process = is_of_host.then_some(budget::UNKNOWN);
         Task {
             client: shared.client.bound_to_session(),
             sender: shared.visibility.enter(&stream, entry.origin()),
@@ -142,8 +145,8 @@ impl Task {
             entry,
             decoder: Decoder::new(shared.options.limits.clone()),
             connection: Connection::new(mapping),
-            account: shared.budget.account(None),
-            wait_account: shared.wait_budget.account(None),
+            account: shared.budget.account(process),
+            wait_account: shared.wait_budget.account(process),
             calling: Op::Validate,
             calling_since: Instant::now(),
             answered_at: None,
@@ -154,7 +157,7 @@ impl Task {
             wait_began: None,
             pace: Pace::default(),
             is_client: false,
-            may_tell_attempt: ends.local.ip() == ends.peer.ip(),
+            may_tell_attempt: is_local,
             asking: None,
             peer: None,
             guest,

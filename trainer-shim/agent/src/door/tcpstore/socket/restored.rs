@@ -36,6 +36,8 @@ impl Task {
         if let Some(pending) = pending {
             self.ask_again(pending)?;
         }
+        let lacks_call = |last| self.shared.unclaimed.has_later(last);
+        ensure!(!self.recorder.last_call().is_some_and(lacks_call), "a call is not recorded");
         if let Some(conditions) = self.wait_conditions.take() {
             self.wait_account.resume(encoded_bytes(&conditions));
             self.wait_for(conditions, self.wait_since);
