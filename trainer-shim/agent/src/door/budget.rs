@@ -226,7 +226,7 @@ mod tests {
     fn connections_whose_processes_are_not_known_yet_count_together() {
         let budget = budget();
         let mut unknown: Vec<Account> = (0..20).map(|_| budget.account(Some(UNKNOWN))).collect();
-        let held: usize = unknown.iter_mut().map(|account| fill(account)).sum();
+        let held: usize = unknown.iter_mut().map(fill).sum();
         assert!(held <= 50 + 19 * 10, "{held}");
         let mut first = budget.account(Some(UNKNOWN));
         assert_eq!(fill(&mut first), 10, "what is always granted");
