@@ -143,9 +143,9 @@ pub async fn run(
         return debug!(%error, "a program went away before it was welcomed");
     }
     let cut = CancellationToken::new();
-    let (outbox, queue) = Outbox::new(cut.clone());
-    let watched = Arc::new(Mutex::new(BTreeMap::new()));
     let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+    let (outbox, queue) = Outbox::new(cut.clone(), lease_holder.room.unread.of(pid));
+    let watched = Arc::new(Mutex::new(BTreeMap::new()));
     let peer = Arc::new(peer);
     let place = Place { outbox: outbox.clone(), watched: watched.clone(), pid, peer: peer.clone() };
     let id = lease_holder.sit(place);

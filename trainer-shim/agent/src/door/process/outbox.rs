@@ -10,8 +10,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-/// Most bytes that wait for one program, about.
+/// Most bytes that wait on one connection, about.
 const QUEUED_BYTES_MAX: usize = FROM_AGENT_BYTES_MAX + 16 * 1024 * 1024;
+/// Most bytes that wait on all connections of one program, about.
+const PROGRAM_BYTES_MAX: usize = 2 * QUEUED_BYTES_MAX;
 
 /// With more bytes than that waiting, watches and subscriptions pause.
 const LASTING_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -22,7 +24,7 @@ const ROOM_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone)]
 pub struct Outbox {
     frames: mpsc::UnboundedSender<Vec<u8>>,
-    queued: Arc<AtomicUsize>,
+    queued: Arc<Queued>,
     /// Held by the piece that waits for room.
     turn: Arc<tokio::sync::Mutex<()>>,
     cut: CancellationToken,
@@ -32,14 +34,41 @@ pub struct Outbox {
 #[derive(Debug)]
 pub struct Queue {
     frames: mpsc::UnboundedReceiver<Vec<u8>>,
-    queued: Arc<AtomicUsize>,
+    queued: Arc<Queued>,
+}
+
+/// Bytes that wait on one connection, which count for its program, too.
+#[derive(Debug)]
+struct Queued {
+    own: AtomicUsize,
+    of_program: Arc<AtomicUsize>,
+}
+
+impl Queued {
+    /// Adds bytes; whether there may be so many.
+    fn add(&self, bytes: usize) -> bool {
+        let own = self.own.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let of_program = self.of_program.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        own <= QUEUED_BYTES_MAX && of_program <= PROGRAM_BYTES_MAX
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.own.fetch_sub(bytes, Ordering::Relaxed);
+        self.of_program.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.of_program.fetch_sub(self.own.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 impl Outbox {
-    /// An empty one; `cut` is cancelled if more waits than may.
-    pub fn new(cut: CancellationToken) -> (Outbox, Queue) {
+    /// An empty one; `cut` is cancelled if more waits than may, here or `of_program`.
+    pub fn new(cut: CancellationToken, of_program: Arc<AtomicUsize>) -> (Outbox, Queue) {
         let (sender, frames) = mpsc::unbounded_channel();
-        let queued = Arc::new(AtomicUsize::new(0));
+        let queued = Arc::new(Queued { own: AtomicUsize::new(0), of_program });
         (
             Outbox { frames: sender, queued: queued.clone(), turn: Arc::default(), cut },
             Queue { frames, queued },
@@ -50,7 +79,7 @@ impl Outbox {
     /// is not cut off for it.
     pub async fn tell_in_turn(&self, seq: u64, body: ReplyBody) {
         let _turn = self.turn.lock().await;
-        while self.queued.load(Ordering::Relaxed) > LASTING_BYTES_MAX {
+        while self.queued.own.load(Ordering::Relaxed) > LASTING_BYTES_MAX {
             tokio::time::sleep(ROOM_PAUSE).await;
         }
         self.tell(seq, body);
@@ -65,13 +94,18 @@ impl Outbox {
     pub fn push(&self, frame: &FromAgent) {
         match encode(frame, FROM_AGENT_BYTES_MAX) {
             Ok(frame) => {
-                let before = self.queued.fetch_add(frame.len(), Ordering::Relaxed);
-                if before + frame.len() > QUEUED_BYTES_MAX {
-                    warn!("a program left {before} bytes unread: closing its connection");
-                    self.cut.cancel();
-                } else {
+                if self.queued.add(frame.len()) {
                     // A program with a broken socket reads nothing.
                     let _ = self.frames.send(frame);
+                } else {
+                    self.queued.remove(frame.len());
+                    let own = self.queued.own.load(Ordering::Relaxed);
+                    let of_program = self.queued.of_program.load(Ordering::Relaxed);
+                    warn!(
+                        "a program left {own} bytes unread here, {of_program} on all of its \
+                         connections: closing this one"
+                    );
+                    self.cut.cancel();
                 }
             }
             Err(error) => {
@@ -87,7 +121,7 @@ impl Queue {
     /// called again.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         let frame = self.frames.recv().await?;
-        self.queued.fetch_sub(frame.len(), Ordering::Relaxed);
+        self.queued.remove(frame.len());
         Some(frame)
     }
 }
@@ -98,12 +132,38 @@ mod tests {
 
     use super::*;
 
+    fn frame() -> FromAgent {
+        let problem = Problem::refused(Code::Internal, "x".repeat(16 * 1024 * 1024));
+        FromAgent::problem(1, problem)
+    }
+
+    #[tokio::test]
+    async fn the_connections_of_a_program_count_together_and_no_other_program_is_cut_off() {
+        let (programs, frame) = (crate::door::process::room::Unread::default(), frame());
+        let outbox = |pid| {
+            let cut = CancellationToken::new();
+            let (outbox, queue) = Outbox::new(cut.clone(), programs.of(pid));
+            (outbox, queue, cut)
+        };
+        let mut greedy: Vec<_> = (0..4).map(|_| outbox(Some(7))).collect();
+        greedy.iter().for_each(|(outbox, ..)| (0..3).for_each(|_| outbox.push(&frame)));
+        let cut = greedy.iter().filter(|(.., cut)| cut.is_cancelled()).count();
+        assert_eq!(cut, 1, "nine frames are allowed, and there were twelve");
+        let (modest, _queue, cut) = outbox(Some(8));
+        (0..4).for_each(|_| modest.push(&frame));
+        assert!(!cut.is_cancelled());
+        // What a connection held is free when it has gone.
+        greedy.truncate(2);
+        let (next, _queue, cut) = outbox(Some(7));
+        (0..3).for_each(|_| next.push(&frame));
+        assert!(!cut.is_cancelled());
+    }
+
     #[tokio::test]
     async fn whoever_does_not_read_is_cut_off() {
         let cut = CancellationToken::new();
-        let (outbox, mut queue) = Outbox::new(cut.clone());
-        let problem = Problem::refused(Code::Internal, "x".repeat(16 * 1024 * 1024));
-        let frame = FromAgent::problem(1, problem);
+        let (outbox, mut queue) = Outbox::new(cut.clone(), Arc::default());
+        let frame = frame();
         for _ in 0..4 {
             outbox.push(&frame);
         }
