@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Blob, Read, Request, RequestBody, Scope};
+use holdfast_api::{Read, Request, RequestBody};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
@@ -134,6 +134,5 @@ impl Questions {
 /// A question that every node answers at once, at no cost. If it is linearizable,
 /// every node but the leader answers a problem.
 fn question(stale: bool) -> RequestBody {
-    let read = Read::QueueLength { scope: Scope::default(), key: Blob::from("") };
-    RequestBody::Read { read, stale }
+    RequestBody::Read { read: Read::probe(), stale }
 }

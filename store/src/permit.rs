@@ -222,6 +222,7 @@ pub(crate) fn of_command(command: &Command) -> Asked {
 /// What a read asks for.
 pub(crate) fn of_read(read: &Read) -> Asked {
     match read {
+        Read::QueueLength { .. } if read.is_probe() => (Operation::SeeCluster, Whose::All),
         Read::Get { scope, .. }
         | Read::MultiGet { scope, .. }
         | Read::Check { scope, .. }

@@ -391,6 +391,10 @@ async fn a_stream(over: Over) {
     for stream in &mut streams {
         let status = stream.ask(RequestBody::Status).await;
         assert!(matches!(status, Ok(ReplyBody::Status(_))), "{status:?}");
+        // A client that gets no answer to this leaves its leader.
+        let probe = RequestBody::Read { read: Read::probe(), stale: false };
+        let alive = stream.ask(probe).await;
+        assert!(matches!(alive, Ok(ReplyBody::Read(_))), "{alive:?}");
         for body in others() {
             let said = format!("{body:?}");
             match stream.ask(body).await {

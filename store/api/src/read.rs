@@ -175,6 +175,17 @@ impl Read {
         Read::Rounds { scope, round: None, brief: false }
     }
 
+    /// A question for a sign of life: it costs nothing, tells nothing, and may be asked by everybody.
+    /// It names the job `default`, and means none.
+    pub fn probe() -> Read {
+        Read::QueueLength { scope: Scope::default(), key: Blob::default() }
+    }
+
+    /// Whether it is a [`Read::probe`].
+    pub fn is_probe(&self) -> bool {
+        matches!(self, Read::QueueLength { scope, key } if key.is_empty() && *scope == Scope::default())
+    }
+
     /// The job that it names.
     pub fn job(&self) -> Option<&Name> {
         match self {

@@ -71,7 +71,7 @@ impl Tenant {
     pub(crate) fn of_request(machine: &Machine, body: &RequestBody) -> Tenant {
         match body {
             RequestBody::Propose(proposal) => Tenant::of_command(machine, &proposal.command),
-            RequestBody::Read { read, .. } if is_probe(read) => Tenant::Anybody,
+            RequestBody::Read { read, .. } if read.is_probe() => Tenant::Anybody,
             RequestBody::Read { read, .. } => Tenant::of_read(machine, read),
             RequestBody::Wait { scope, .. } | RequestBody::Watch { scope, .. } => Tenant::of(scope),
             RequestBody::Feed { lease, .. } => Tenant::holder(machine, *lease),
@@ -91,11 +91,6 @@ impl Tenant {
             *self = asked;
         }
     }
-}
-
-/// Whether it only asks for a sign of life: it names the job `default`, and means none.
-fn is_probe(read: &Read) -> bool {
-    matches!(read, Read::QueueLength { scope, key } if key.is_empty() && *scope == Scope::default())
 }
 
 impl fmt::Display for Tenant {
