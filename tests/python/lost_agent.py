@@ -41,6 +41,8 @@ def main() -> None:
     # The store is not in the way of the data.
     dist.all_reduce(torch.ones(1))
     print("stepped", flush=True)
+    # Else one of Gloo's threads may still hold a tensor when Python ends, and PyTorch aborts then.
+    dist.destroy_process_group()
 
 
 main()
