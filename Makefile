@@ -76,7 +76,7 @@ launch-table: ## All rows of the launch table, also DeepSpeed's and Ray's, which
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins --tests
 	@tests/prepare python launchers
 	@$(ENVIRONMENT); cargo test --profile $(PROFILE) --workspace --test all -- --test-threads 2 \
-		launch:: capture:: published:: torch:: kubernetes:: names:: python::
+		launch:: capture:: published:: torch:: kubernetes:: hosts:: python::
 
 upgrade-test: ## From the last release to this tree, node by node and agent by agent, under running jobs; and back
 	@tests/prepare build docs

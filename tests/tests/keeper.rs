@@ -664,13 +664,13 @@ async fn an_agent_whose_successor_cannot_run_stays() {
     // A program that hangs takes its place.
     let mut upgrade = installed.upgrade_to("#!/bin/sh\nsleep 1000\n");
     assert_eq!(store.add("n", 1).await, 2);
-    sleep(Duration::from_secs(3)).await;
+    let ended = patiently("the upgrade to give up", upgrade.wait()).await;
+    assert_eq!(ended.expect("it is ours").code(), Some(125));
     let mut new = TcpStore::connect(&installed.address).await;
     assert_eq!(new.add("n", 1).await, 3, "somebody new is served");
     assert_eq!(process_at(&installed.control).await, process);
     // Killed, it is followed by one of the same program.
     signal(process, Signal::SIGKILL);
     assert_eq!(store.add("n", 1).await, 4);
-    upgrade.kill().await.expect("it is ours");
     installed.end().await;
 }

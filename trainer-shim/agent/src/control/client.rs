@@ -70,10 +70,9 @@ impl Connection {
         self.writer.write_all(&line(request)).await
     }
 
-    /// Ready once the agent has closed the connection. Send no request while
-    /// waiting; may be dropped and called again.
-    pub async fn closed(&mut self) {
-        // The agent sends nothing unasked: any input is the end.
-        let _ = self.reader.fill_buf().await;
+    /// Ready once the agent has closed the connection, or sends what nobody has asked for; answers
+    /// whether it has closed. Send no request while waiting; may be dropped and called again.
+    pub async fn closed(&mut self) -> bool {
+        self.reader.fill_buf().await.map_or(true, <[u8]>::is_empty)
     }
 }

@@ -260,8 +260,10 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
     let mut reader = BufReader::new(reader);
     let mut attached: Option<Attached> = None;
     let mut store = None;
+    // It waits for the end of this agent, which may not come.
+    let mut upgrades = false;
     loop {
-        let is_known = attached.is_some() || store.is_some();
+        let is_known = attached.is_some() || store.is_some() || upgrades;
         let text = match read_line(&mut reader, is_known).await? {
             Heard::Line(text) => text,
             Heard::Closed => return Ok(()),
@@ -330,6 +332,7 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
                         keeper.replace();
                     }
                     // Its end is the end of this connection.
+                    upgrades = true;
                     continue;
                 }
                 Err(refused) => Response::Refused(refused),

@@ -8,6 +8,9 @@ use holdfast_api::Name;
 
 use crate::keeping::KEPT;
 
+/// The only word of a line whose variable the shell is to put in.
+const NODE_RANK_OF_SLURM: &str = "--node-rank=$SLURM_NODEID";
+
 /// A refusal of the agent that a command was to be attached to.
 #[derive(Debug, thiserror::Error)]
 #[error("not started: {}", .0.reason)]
@@ -51,19 +54,41 @@ fn lines(remedy: &Remedy, typed: &[OsString], command: &[OsString]) -> String {
     match remedy {
         Remedy::AnotherJob { job, run } => {
             let other = shown(with(without(typed, "--job"), &["--job", &next(job)]));
-            let over = shown(with(typed.to_vec(), &["--takeover"]));
+            let mut typed = typed.to_vec();
+            typed.retain(|word| word != "--takeover");
+            let over = if is_named(run, &typed) {
+                // This line would name the run that it is to end.
+                let words = ["--takeover", "--run", &next(run)];
+                shown(with(without(&typed, "--run"), &words))
+            } else {
+                shown(with(typed, &["--takeover"]))
+            };
             format!(
                 "choose:\n  beside it, as another job:  {other}\n  in its place, which ends run \
                  {run}:  {over}"
             )
         }
         Remedy::AnotherRun { .. } => {
-            let set = std::env::var_os("HOLDFAST_RUN").is_some_and(|run| !run.is_empty());
-            let auto: &[&str] = if set { &["--run", "auto"] } else { &[] };
+            // What was not typed has another source: a variable, the file, or the launcher.
+            let other = run_in_environment().is_some() || value(typed, "--run").is_none();
+            let auto: &[&str] = if other { &["--run", "auto"] } else { &[] };
             let line = shown(with(without(typed, "--run"), auto));
             format!("start a new one (or name one never used before with --run):\n  {line}")
         }
     }
+}
+
+fn run_in_environment() -> Option<String> {
+    std::env::var("HOLDFAST_RUN").ok().filter(|run| !run.is_empty())
+}
+
+/// Whether this line probably names this run, by a flag, a variable, the file or its launcher: its
+/// name is none that the store gives, or is typed.
+fn is_named(run: &Name, typed: &[OsString]) -> bool {
+    let number = run.as_str().strip_prefix('r');
+    let automatic = number.is_some_and(|number| number.parse::<u64>().is_ok());
+    let typed = value(typed, "--run").or_else(run_in_environment);
+    !automatic || typed.is_some_and(|name| name == run.as_str())
 }
 
 /// The line with these words after the program and the verb.
@@ -88,9 +113,23 @@ fn without(typed: &[OsString], flag: &str) -> Vec<OsString> {
     kept
 }
 
-/// Another name for a job, distinct from it: `train` is followed by `train-2`.
-fn next(job: &Name) -> String {
-    let name = job.as_str();
+/// The value of a flag, if the line has it.
+fn value(typed: &[OsString], flag: &str) -> Option<String> {
+    let mut words = typed.iter().map(|word| word.to_string_lossy());
+    while let Some(word) = words.next() {
+        if word == flag {
+            return words.next().map(|value| value.into_owned());
+        }
+        if let Some(value) = word.strip_prefix(flag).and_then(|rest| rest.strip_prefix('=')) {
+            return Some(value.to_owned());
+        }
+    }
+    None
+}
+
+/// Another name for a job or run, distinct from it: `train` is followed by `train-2`.
+fn next(name: &Name) -> String {
+    let name = name.as_str();
     let numbered = name.rsplit_once('-').and_then(|(stem, number)| {
         let number: u32 = number.parse().ok()?;
         Some(format!("{stem}-{}", number.checked_add(1)?))
@@ -102,8 +141,8 @@ fn next(job: &Name) -> String {
 /// A word quoted for a shell.
 pub fn quoted(word: &OsStr) -> String {
     let text = word.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%+$".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%+".contains(c);
+    if text == NODE_RANK_OF_SLURM || !text.is_empty() && text.chars().all(plain) {
         return text.into_owned();
     }
     format!("'{}'", text.replace('\'', "'\\''"))
@@ -122,6 +161,7 @@ mod tests {
         for (word, shown) in [
             ("torchrun", "torchrun"),
             ("--node-rank=$SLURM_NODEID", "--node-rank=$SLURM_NODEID"),
+            ("cost$5", "'cost$5'"),
             ("a b", "'a b'"),
             ("", "''"),
             ("it's", "'it'\\''s'"),
@@ -159,10 +199,26 @@ mod tests {
             assert!(shown.contains(&format!("another job:  {other}\n")), "{shown}");
             assert!(shown.ends_with(&format!("ends run r1:  {over}")), "{shown}");
         }
-        let typed = words("holdfast-agent run --job tr3 --run n1 --");
-        let remedy = Remedy::AnotherRun { job: job("tr3") };
-        let shown = lines(&remedy, &typed, &words("torchrun train.py"));
-        assert!(shown.ends_with("holdfast-agent run --job tr3 -- torchrun train.py"), "{shown}");
+        for (typed, line) in [
+            ("run --job tr3 --run n1 --", "run --job tr3 -- torchrun train.py"),
+            // The launcher named it, or the file.
+            ("run --job tr3 --", "run --run auto --job tr3 -- torchrun train.py"),
+        ] {
+            let typed = words(&format!("holdfast-agent {typed}"));
+            let remedy = Remedy::AnotherRun { job: job("tr3") };
+            let shown = lines(&remedy, &typed, &words("torchrun train.py"));
+            assert!(shown.ends_with(&format!("holdfast-agent {line}")), "{shown}");
+        }
+        for (typed, held, over) in [
+            ("run --run r1 --", "r1", "run --takeover --run r1-2 -- python"),
+            ("run --run=r2 --", "r1", "run --takeover --run=r2 -- python"),
+            ("run --", "slurm-812.2.0", "run --takeover --run slurm-812.2.0-2 -- python"),
+        ] {
+            let typed = words(&format!("holdfast-agent {typed}"));
+            let remedy = Remedy::AnotherJob { job: job("tr3"), run: job(held) };
+            let shown = lines(&remedy, &typed, &words("python"));
+            assert!(shown.ends_with(&format!("holdfast-agent {over}")), "{shown}");
+        }
     }
 
     #[test]

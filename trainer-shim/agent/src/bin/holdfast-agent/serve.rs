@@ -97,7 +97,7 @@ pub async fn serve(
     let mut offering = std::pin::pin!(offer(control, guard, handle.clone(), said));
     let mut running = std::pin::pin!(agent.run(shutdown.clone()));
     let mut draining = false;
-    loop {
+    let code = loop {
         tokio::select! {
             // Connections of an agent before are taken up before a signal is obeyed.
             biased;
@@ -112,6 +112,13 @@ pub async fn serve(
                 warn!("the keeper of this agent has ended, and it ends with that");
                 return Ok(crate::FAILURE);
             }
+            () = handle.run_ended() => {
+                warn!(
+                    "this agent has nothing to serve any more, and ends; the next `serve` joins the \
+                     run that is open then"
+                );
+                break crate::FAILURE;
+            }
             signal = orders.next_after(&mut early) => {
                 let connections = handle.connections();
                 let drains = signal == Signal::SIGUSR1
@@ -121,7 +128,7 @@ pub async fn serve(
                         "{signal}: closing {connections} connections, and leaving the run; another \
                          one ends it at once"
                     );
-                    break;
+                    break 0;
                 }
                 draining = true;
                 info!(
@@ -131,11 +138,11 @@ pub async fn serve(
                 handle.drain();
             }
         }
-    }
+    };
     drop(handle);
     shutdown.cancel();
     tokio::select! {
-        () = running => Ok(0),
+        () = running => Ok(code),
         signal = orders.next() => Ok(crate::launch::code_of_signal(signal)),
     }
 }

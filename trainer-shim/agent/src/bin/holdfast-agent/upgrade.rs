@@ -25,8 +25,11 @@ pub async fn upgrade(control: &Path) -> anyhow::Result<u8> {
         Response::Refused(refused) => bail!(refused.reason),
         _ => bail!("the agent is too old to be replaced"),
     }
-    if timeout(REPLACED_TIME_MAX, connection.closed()).await.is_err() {
-        bail!("the agent was not replaced in {REPLACED_TIME_MAX:?}; its log says why");
+    if !matches!(timeout(REPLACED_TIME_MAX, connection.closed()).await, Ok(true)) {
+        bail!(
+            "the agent was not replaced in {REPLACED_TIME_MAX:?}; its log says why, as that the \
+             program at its path does not start"
+        );
     }
     let next = timeout(REPLACED_TIME_MAX, async {
         open().await?.ask(&Request::Status {}).await.context("the next agent does not answer")

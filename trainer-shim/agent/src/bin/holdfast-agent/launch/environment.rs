@@ -122,6 +122,9 @@ pub fn changes(settings: &CommandSettings<'_>, now: impl Fn(&str) -> Option<OsSt
 
 /// The rank of the command, if its launcher gives it one.
 pub fn rank(settings: &CommandSettings<'_>, now: impl Fn(&str) -> Option<OsString>) -> Option<u64> {
+    if settings.launcher.starts_ranks() {
+        return None;
+    }
     let set = changes(settings, &now).remove("RANK").flatten();
     set.or_else(|| now("RANK"))?.to_str()?.parse().ok()
 }

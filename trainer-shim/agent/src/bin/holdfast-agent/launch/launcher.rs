@@ -19,6 +19,8 @@ pub struct Launcher {
     mpi: Option<Mpi>,
     /// The id of torchrun's rendezvous, around this process or in its command.
     torchrun: Option<String>,
+    /// The command is torchrun, which gives its workers ranks and is none itself.
+    starts_ranks: bool,
 }
 
 /// A job that a launcher's identity names.
@@ -38,12 +40,14 @@ impl Launcher {
         let of_command = |torchrun: torchrun::Torchrun<'_>| {
             torchrun.value("rdzv-id").or_else(|| get("PET_RDZV_ID"))
         };
-        let id = torchrun::find(command).and_then(of_command);
+        let found = torchrun::find(command);
+        let starts_ranks = found.is_some();
+        let id = found.and_then(of_command);
         let id = id.or_else(|| get("TORCHELASTIC_RUN_ID"));
         let torchrun = id.filter(|id| !id.is_empty() && id != NO_ID);
         // mpirun inside a step: the step is that of its own daemons, and the job is its own.
         let slurm = if mpi.is_some() { slurm.map(Slurm::without_step) } else { slurm };
-        Launcher { slurm, mpi, torchrun }
+        Launcher { slurm, mpi, torchrun, starts_ranks }
     }
 
     /// Default for the job: torchrun's id, which its user chose, before the numbers of the others.
@@ -80,9 +84,15 @@ impl Launcher {
         ranks.into_iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_owned())
     }
 
-    /// `env://`'s variables for this process, as far as its launcher gives them.
+    /// Whether the command gives ranks to others, and has none itself.
+    pub fn starts_ranks(&self) -> bool {
+        self.starts_ranks
+    }
+
+    /// `env://`'s variables for the command, as far as its launcher gives them.
     pub fn ranks(&self) -> Vec<(&'static str, &str)> {
         match (&self.mpi, &self.slurm) {
+            _ if self.starts_ranks => Vec::new(),
             (Some(mpi), _) => mpi.ranks(),
             (None, Some(slurm)) => slurm.ranks(),
             (None, None) => Vec::new(),
@@ -130,6 +140,15 @@ pub mod tests {
             assert_eq!(named, expected, "{variables} {command}");
         }
         assert_eq!(launcher("torchrun --rdzv-id=a/b x", "").unusable_id(), Some("a/b"));
+    }
+
+    #[test]
+    fn torchrun_gets_no_rank_of_the_task_that_starts_it() {
+        for variables in [STEP, MPIRUN] {
+            assert!(!launcher("python train.py", variables).ranks().is_empty());
+            let torchrun = launcher("torchrun --nnodes=2 train.py", variables);
+            assert!(torchrun.ranks().is_empty() && torchrun.starts_ranks());
+        }
     }
 
     #[test]

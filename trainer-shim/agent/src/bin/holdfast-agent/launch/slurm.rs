@@ -45,11 +45,12 @@ impl Slurm {
     }
 
     /// One run for all tasks of a step on all hosts, and another one for each
-    /// time that Slurm starts the job again. A batch script has none: what it
-    /// starts one after the other must not meet.
+    /// time that Slurm starts the job again. A batch script, and the only task of a
+    /// step, which may be a shell, have none: what they start one after the other
+    /// must not meet.
     pub fn run(&self) -> Option<Name> {
-        let step = &self.step.as_ref()?.id;
-        format!("slurm-{}.{step}.{}", self.job, self.restarts).parse().ok()
+        let Step { id, .. } = self.step.as_ref().filter(|step| step.tasks != "1")?;
+        format!("slurm-{}.{id}.{}", self.job, self.restarts).parse().ok()
     }
 
     /// The job of everything in a step, or of a batch script: steps that run at the
@@ -117,6 +118,13 @@ mod tests {
         let again = [&STEP[..], &[("SLURM_RESTART_COUNT", "3")]].concat();
         assert_eq!(run(&read(&again).unwrap()), "slurm-812.2.3");
         assert_eq!(step().ranks(), [("RANK", "11"), ("WORLD_SIZE", "16"), ("LOCAL_RANK", "3")]);
+    }
+
+    #[test]
+    fn commands_of_the_only_task_of_a_step_are_launches_of_their_own() {
+        let alone = [&STEP[..], &[("SLURM_STEP_NUM_TASKS", "1")]].concat();
+        let alone = read(&alone).unwrap();
+        assert_eq!((alone.run(), alone.job().unwrap().as_str()), (None, "slurm-812.2"));
     }
 
     #[test]
