@@ -375,6 +375,14 @@ fn waits() -> Cases {
             ("before it was set", vec![waited(0, 1), write(2, 3, "v")]),
             ("before it was set", vec![check(0, 1, true), unknown(2, written("v"))]),
             ("it had been set", vec![write(0, 1, "v"), check(2, 3, false)]),
+            (
+                "it had been seen",
+                vec![unknown(0, written("v")), check(1, 2, true), check(3, 4, false)],
+            ),
+            (
+                "it had been seen",
+                vec![write(0, 9, "v"), check(1, 8, true), waited(1, 2), check(3, 4, false)],
+            ),
             ("told 4 times", overlooked(looks(4, 4).collect())),
             ("told 5 times", overlooked([vec![look(3, true)], looks(5, 4).collect()].concat())),
             (
@@ -386,6 +394,8 @@ fn waits() -> Cases {
         right: vec![
             vec![write(0, 9, "v"), waited(1, 2), check(1, 3, false)],
             vec![unknown(0, written("v")), waited(1, 2), check(3, 4, true)],
+            // The key came while both looked.
+            vec![unknown(0, written("v")), check(1, 3, true), check(2, 4, false)],
             // It was never set.
             vec![taken_back(30), look(4, false), look(6, false), look(8, false), look(10, false)],
             // The last looks came with the answer.

@@ -1,5 +1,5 @@
 //! Waits for a key that is set once, and never deleted: no waiter is woken before it is
-//! set, and none is overlooked.
+//! set, none is overlooked, and once the key was seen it stays.
 //!
 //! A long wait alone is not wrong. It is wrong if its own client was answered several
 //! times in a row, during the wait, that the key is there: the server that answered could
@@ -34,6 +34,14 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
                 return wrong(text, &[operation, set]);
             }
             _ => {}
+        }
+    }
+    let seen = operations.iter().filter(|it| told(it) == Some(true));
+    if let Some(first) = seen.min_by_key(|it| it.end()).copied() {
+        let misses = |it: &&&Operation| told(it) == Some(false) && first.is_before(it);
+        if let Some(missed) = operations.iter().find(misses) {
+            let text = "the key was not there, though it had been seen".to_owned();
+            return wrong(text, &[missed, first]);
         }
     }
     let waits = operations.iter().filter(|it| it.action == Action::Wait && told(it).is_none());
