@@ -456,12 +456,18 @@ fn sessions() -> Cases {
             ),
             ("at most 1 had been sent", vec![resend(0, 1, 1, 1), read(2, 3, "2")]),
             ("1 numbers had been answered", vec![resend(0, 1, 1, 1), read(2, 3, "")]),
+            // The second of two at once was answered long before the first.
+            (
+                "1 numbers had been answered",
+                vec![resend(0, 100, 1, 1), resend(10, 20, 1, 1), read(30, 40, "")],
+            ),
             ("not a number", vec![read(0, 1, "x")]),
         ],
         right: vec![
             vec![resend(0, 1, 1, 1), resend(2, 3, 1, 1), resend(4, 5, 2, 2), read(6, 7, "2")],
             vec![unknown(0, Action::Resend { sequence: 1 }), read(1, 2, ""), read(3, 4, "1")],
             vec![unknown(0, Action::Resend { sequence: 1 }), resend(1, 2, 1, 1), read(3, 4, "1")],
+            vec![resend(0, 100, 1, 1), resend(10, 20, 1, 1), read(15, 40, "")],
         ],
     }
 }

@@ -9,6 +9,7 @@ use crate::operation::{Action, Answer, Operation};
 /// Judges the additions of 1 that one session sent to one counter, and reads of
 /// it.
 pub(crate) fn look(operations: &[&Operation]) -> Found {
+    // Of each number the answer that came first.
     let mut answers: HashMap<u64, (&Operation, i64)> = HashMap::new();
     let mut sent: HashMap<u64, &Operation> = HashMap::new();
     for operation in operations {
@@ -17,7 +18,8 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
             sent.entry(sequence).or_insert(operation);
         }
         let Some(Answer::Sum(sum)) = operation.answer() else { continue };
-        let (first, before) = *answers.entry(sequence).or_insert((operation, *sum));
+        let known = answers.entry(sequence).or_insert((operation, *sum));
+        let (first, before) = *known;
         if before != *sum || first.revision() != operation.revision() {
             let text = format!("number {sequence} was answered in two ways");
             return wrong(text, &[operation, first]);
@@ -26,6 +28,9 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
         if i64::try_from(sequence) != Ok(*sum) {
             let text = format!("number {sequence} was answered {sum}: each counts once");
             return wrong(text, &[operation]);
+        }
+        if operation.end() < first.end() {
+            known.0 = operation;
         }
     }
     for operation in operations.iter().filter(|it| it.action == Action::Read) {
