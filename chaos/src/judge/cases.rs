@@ -325,6 +325,11 @@ fn leases() -> Cases {
                 vec![grant(0, 1, 7), renew(900, 901, true), look(1_500, 1_501, [9, 9])],
             ),
             ("before its TTL", vec![grant(0, 1, 7), renew(500, 501, false)]),
+            // The renewal was answered after the end was seen, and took effect before it.
+            (
+                "before its TTL",
+                vec![grant(0, 1, 7), renew(1_000, 1_800, true), look(1_400, 1_401, [9, 9])],
+            ),
             ("one revision", vec![grant(0, 1, 7), look(2_000, 2_001, [9, 0])]),
             ("one revision", vec![grant(0, 1, 7), look(2_000, 2_001, [9, 10])]),
             (
@@ -334,6 +339,16 @@ fn leases() -> Cases {
             (
                 "is alive",
                 vec![grant(0, 1, 7), renew(2_000, 2_001, false), renew(3_000, 3_001, true)],
+            ),
+            // The end was seen twice: the first time counts.
+            (
+                "is alive",
+                vec![
+                    grant(0, 1, 7),
+                    renew(2_000, 2_001, false),
+                    look(3_000, 3_001, [9, 9]),
+                    renew(2_500, 4_000, true),
+                ],
             ),
             ("not by its expiry", vec![grant(0, 1, 7), told(2_000)]),
             (
@@ -355,6 +370,13 @@ fn leases() -> Cases {
                 look(1_100, 1_101, [9, 9]),
             ],
             vec![look(400, 401, [9, 9])],
+            vec![grant(0, 1, 7), renew(400, 1_800, true), look(1_400, 1_401, [9, 9])],
+            vec![
+                grant(0, 1, 7),
+                renew(1_000, 4_000, true),
+                renew(2_000, 2_001, false),
+                look(3_000, 3_001, [9, 9]),
+            ],
         ],
     }
 }

@@ -2,8 +2,9 @@
 //! since the latest renewal that was acknowledged, and all processes of one end
 //! in one revision, for ever.
 //!
-//! A renewal took effect after its call. Log time passes no faster than the
-//! leader's clock does, whose rate may differ a little from ours.
+//! A renewal that was acknowledged took effect after its call and before the end of the
+//! lease, whenever its answer came. Log time passes no faster than the leader's clock
+//! does, whose rate may differ a little from ours.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +20,12 @@ const DRIFT_PER_MILLE: u64 = 10;
 /// The known events of one lease.
 struct Lease<'a> {
     ttl: Moment,
-    /// The latest acknowledged renewals.
-    renewed: Vec<&'a Operation>,
+    /// The grant, or the acknowledged renewal that was called last.
+    renewed: &'a Operation,
     /// The first answer that reported its end.
-    ended: Option<(&'a Operation, Option<u64>)>,
+    ended: Option<&'a Operation>,
+    /// The revision of its end, and the first answer that named it.
+    ended_at: Option<(u64, &'a Operation)>,
 }
 
 /// Judges the leases of one holder.
@@ -32,7 +35,8 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
         if let Some(Answer::Granted { lease, ttl_ms }) = operation.answer() {
             let ttl = ttl_ms.saturating_mul(1_000_000);
             let ttl = ttl - ttl / 1_000 * DRIFT_PER_MILLE;
-            leases.insert(*lease, Lease { ttl, renewed: vec![operation], ended: None });
+            let granted = Lease { ttl, renewed: operation, ended: None, ended_at: None };
+            leases.insert(*lease, granted);
         }
     }
     let mut by_end: Vec<&Operation> = operations.to_vec();
@@ -52,18 +56,19 @@ pub(crate) fn look(operations: &[&Operation]) -> Found {
             return found;
         }
     }
-    Found::Right
+    let mut judged = leases.values().map(Lease::early);
+    judged.find(|found| matches!(found, Found::Wrong(_))).unwrap_or(Found::Right)
 }
 
 impl<'a> Lease<'a> {
     fn alive(&mut self, operation: &'a Operation, renews: bool) -> Found {
-        if let Some((ended, _)) = self.ended
+        if let Some(ended) = self.ended
             && ended.is_before(operation)
         {
             return wrong("a lease that had ended is alive".to_owned(), &[operation, ended]);
         }
-        if renews {
-            self.renewed.push(operation);
+        if renews && operation.call > self.renewed.call {
+            self.renewed = operation;
         }
         Found::Right
     }
@@ -88,26 +93,27 @@ impl<'a> Lease<'a> {
     }
 
     fn ended(&mut self, operation: &'a Operation, at: Option<u64>) -> Found {
-        let is_early =
-            |renewal: &&&Operation| operation.end() < renewal.call.saturating_add(self.ttl);
-        let early = self.renewed.iter().find(is_early);
-        if let Some(renewal) = early {
-            let text = format!(
-                "a lease ended {} ms after it was renewed, before its TTL had passed",
-                operation.end().saturating_sub(renewal.call) / 1_000_000
-            );
-            return wrong(text, &[operation, renewal]);
+        self.ended.get_or_insert(operation);
+        let Some(at) = at else { return Found::Right };
+        let (before, other) = *self.ended_at.get_or_insert((at, operation));
+        if at != before {
+            let text = format!("a lease ended at revision {before} and at another one");
+            return wrong(text, &[operation, other]);
         }
-        match self.ended {
-            Some((other, Some(before))) if at.is_some_and(|at| at != before) => {
-                let text = format!("a lease ended at revision {before} and at another one");
-                wrong(text, &[operation, other])
-            }
-            Some((_, Some(_))) => Found::Right,
-            _ => {
-                self.ended = Some((operation, at));
-                Found::Right
-            }
+        Found::Right
+    }
+
+    /// Wrong if it ended before its TTL had passed since the latest renewal.
+    fn early(&self) -> Found {
+        let Some(ended) = self.ended else { return Found::Right };
+        let renewal = self.renewed;
+        if ended.end() >= renewal.call.saturating_add(self.ttl) {
+            return Found::Right;
         }
+        let text = format!(
+            "a lease ended {} ms after it was renewed, before its TTL had passed",
+            ended.end().saturating_sub(renewal.call) / 1_000_000
+        );
+        wrong(text, &[ended, renewal])
     }
 }
