@@ -37,6 +37,14 @@ pub enum Action {
         /// The value that the key gets.
         value: String,
     },
+    /// Sets one of the keys below a prefix that is watched. A recording that has `Write` in
+    /// its place does not say which one.
+    WriteBelow {
+        /// The key, with the prefix.
+        key: String,
+        /// The value that it gets, used once in the history.
+        value: String,
+    },
     /// Sets a key on one connection of a host, and reads it on another one.
     Show {
         /// The value that the key gets.
@@ -272,6 +280,7 @@ impl fmt::Display for Action {
         match self {
             Action::Read => f.write_str("read"),
             Action::Write { value } => write!(f, "write {value}"),
+            Action::WriteBelow { key, value } => write!(f, "write {value} to {key}"),
             Action::Show { value } => write!(f, "write {value}, and read it beside that"),
             Action::CompareAndSet { expected, value } if expected.is_empty() => {
                 write!(f, "set {value} if absent")

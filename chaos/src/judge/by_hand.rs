@@ -53,6 +53,11 @@ pub(super) fn written(value: &str) -> Action {
     Action::Write { value: value.to_owned() }
 }
 
+pub(super) fn write_below(call: u64, returned: u64, key: &str, value: &str) -> Operation {
+    let action = Action::WriteBelow { key: key.to_owned(), value: value.to_owned() };
+    ok(call, returned, action, Answer::Done)
+}
+
 pub(super) fn cas(call: u64, returned: u64, from: &str, to: &str, now: &str) -> Operation {
     let action = Action::CompareAndSet { expected: from.to_owned(), value: to.to_owned() };
     ok(call, returned, action, Answer::Swapped { swapped: now == to, value: some(now) })
@@ -109,8 +114,13 @@ pub(super) fn unwatch(when: u64) -> Operation {
 }
 
 pub(super) fn seen(when: u64, revision: u64, value: &str) -> Operation {
-    let change = Change { key: "k".to_owned(), value: some(value) };
-    by("w", at(revision, ok(when, when, Action::Deliver, Answer::Changes(vec![change]))))
+    seen_at_once(when, revision, &[value])
+}
+
+pub(super) fn seen_at_once(when: u64, revision: u64, values: &[&str]) -> Operation {
+    let change = |value: &&str| Change { key: "k".to_owned(), value: some(value) };
+    let changes = Answer::Changes(values.iter().map(change).collect());
+    by("w", at(revision, ok(when, when, Action::Deliver, changes)))
 }
 
 pub(super) fn grant(call: u64, returned: u64, lease: u64) -> Operation {

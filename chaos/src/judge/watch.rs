@@ -1,9 +1,12 @@
 //! Watches of one prefix: each delivers events in order, once, without a gap from where
-//! it began, the same for all, and none that was not yet written.
+//! it began, the same for all, and none that was not yet written, or to another key.
+//! Revisions keep the order of the writes in real time.
+//!
+//! Each value is written once, and nothing is deleted.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Found, wrong};
+use super::{Ended, Found, wrong};
 use crate::operation::{Action, Answer, Change, Operation};
 
 /// One watch: where it began, what it handed out, and how it ended.
@@ -17,39 +20,53 @@ struct Watched<'a> {
     is_replaced: bool,
 }
 
+/// The deliveries of all watches.
+#[derive(Default)]
+struct Seen<'a> {
+    /// By revision.
+    changes: BTreeMap<u64, (&'a Operation, &'a [Change])>,
+    /// By value, with the revision.
+    values: HashMap<&'a str, (u64, &'a Operation)>,
+}
+
 /// Judges the writes and watches below one prefix.
 pub(crate) fn look(operations: &[&Operation]) -> Found {
     let mut writes: HashMap<&str, &Operation> = HashMap::new();
     for operation in operations {
-        if let Action::Write { value } = &operation.action {
+        if let Some(value) = written(operation) {
             writes.insert(value, operation);
         }
     }
     let watches = watches(operations);
-    let mut seen: BTreeMap<u64, (&Operation, &[Change])> = BTreeMap::new();
+    let mut seen = Seen::default();
     for watched in &watches {
         if let found @ Found::Wrong(_) = one(watched, &writes) {
             return found;
         }
-        for (revision, delivery, changes) in &watched.deliveries {
-            match seen.get(revision) {
-                Some((other, before)) if before != changes => {
-                    let text = format!("two watches saw different changes of revision {revision}");
-                    return wrong(text, &[delivery, other]);
-                }
-                _ => seen.insert(*revision, (delivery, changes)),
-            };
+        if let found @ Found::Wrong(_) = seen.add(watched) {
+            return found;
         }
         if let found @ Found::Wrong(_) = gap(watched, &writes) {
             return found;
         }
     }
     for watched in &watches {
-        if let found @ Found::Wrong(_) = gap_between(watched, &seen) {
+        if let found @ Found::Wrong(_) = gap_between(watched, &seen.changes) {
             return found;
         }
     }
+    if let found @ Found::Wrong(_) = order(operations, &seen) {
+        return found;
+    }
     unfinished(&watches, &writes)
+}
+
+/// The value that an operation writes, if it is a write.
+fn written(operation: &Operation) -> Option<&str> {
+    match &operation.action {
+        Action::Write { value } | Action::WriteBelow { value, .. } => Some(value),
+        _ => None,
+    }
 }
 
 /// A watch that ended without the last write, though it had time, may have been
@@ -104,6 +121,32 @@ fn watches<'a>(operations: &[&'a Operation]) -> Vec<Watched<'a>> {
     watches
 }
 
+impl<'a> Seen<'a> {
+    /// Adds what a watch delivered: the same changes of a revision as the others, and each
+    /// value at one revision.
+    fn add(&mut self, watched: &Watched<'a>) -> Found {
+        for &(revision, delivery, changes) in &watched.deliveries {
+            if let Some((other, before)) = self.changes.insert(revision, (delivery, changes))
+                && before != changes
+            {
+                let text = format!("two watches saw different changes of revision {revision}");
+                return wrong(text, &[delivery, other]);
+            }
+            for value in changes.iter().filter_map(|change| change.value.as_deref()) {
+                if let Some((before, other)) = self.values.insert(value, (revision, delivery))
+                    && before != revision
+                {
+                    let text = format!(
+                        "{value} was written once, and seen at revisions {before} and {revision}"
+                    );
+                    return wrong(text, &[delivery, other]);
+                }
+            }
+        }
+        Found::Right
+    }
+}
+
 /// In order, unique, not older than asked for, and written by a client before.
 fn one(watched: &Watched<'_>, writes: &HashMap<&str, &Operation>) -> Found {
     let mut before: Option<(u64, &Operation)> = None;
@@ -119,26 +162,81 @@ fn one(watched: &Watched<'_>, writes: &HashMap<&str, &Operation>) -> Found {
             let text = format!("revision {revision} was not asked for");
             return wrong(text, &[delivery]);
         }
-        for Change { key, value } in *changes {
-            let Some(value) = value else { continue };
-            let Some(write) = writes.get(value.as_str()) else {
-                return wrong(
-                    format!("{key} = {value} was seen, and nobody wrote it"),
-                    &[delivery],
-                );
-            };
-            if write.is_refused() || delivery.is_before(write) {
-                let why = if write.is_refused() { "it was refused" } else { "it was written" };
-                let when = if write.is_refused() { "though" } else { "before" };
-                let text = format!("{key} = {value} was seen {when} {why}");
-                return wrong(text, &[delivery, write]);
+        if changes.len() > 1 {
+            let text = format!(
+                "{} changes of revision {revision} were seen: each write has one of its own",
+                changes.len()
+            );
+            return wrong(text, &[delivery]);
+        }
+        for change in *changes {
+            if let found @ Found::Wrong(_) = origin(change, *revision, delivery, writes) {
+                return found;
             }
-            if let Some(at) = write.revision()
-                && at != *revision
-            {
-                let text = format!("{value} was written at {at}, and seen at {revision}");
-                return wrong(text, &[delivery, write]);
-            }
+        }
+    }
+    Found::Right
+}
+
+/// A client had written the value to this key, and was given this revision, if any.
+fn origin(
+    Change { key, value }: &Change,
+    revision: u64,
+    delivery: &Operation,
+    writes: &HashMap<&str, &Operation>,
+) -> Found {
+    let Some(value) = value else {
+        return wrong(format!("{key} was deleted, and nobody deletes"), &[delivery]);
+    };
+    let Some(write) = writes.get(value.as_str()) else {
+        return wrong(format!("{key} = {value} was seen, and nobody wrote it"), &[delivery]);
+    };
+    if write.is_refused() {
+        let text = format!("{key} = {value} was seen though it was refused");
+        return wrong(text, &[delivery, write]);
+    }
+    if delivery.is_before(write) {
+        let text = format!("{key} = {value} was seen before it was written");
+        return wrong(text, &[delivery, write]);
+    }
+    if let Action::WriteBelow { key: own, .. } = &write.action
+        && own != key
+    {
+        let text = format!("{value} was written to {own}, and seen under {key}");
+        return wrong(text, &[delivery, write]);
+    }
+    if let Some(at) = write.revision()
+        && at != revision
+    {
+        let text = format!("{value} was written at {at}, and seen at {revision}");
+        return wrong(text, &[delivery, write]);
+    }
+    Found::Right
+}
+
+/// Each write has a revision of its own, greater than all that were known before it was
+/// called, from the answer to a write or from a delivery.
+fn order(operations: &[&Operation], seen: &Seen<'_>) -> Found {
+    let number = |revision: u64| i64::try_from(revision).unwrap_or(i64::MAX);
+    let known = operations.iter().filter_map(|it| Some((number(it.revision()?), *it)));
+    let mut known = Ended::of(known);
+    let mut own: HashMap<u64, &Operation> = HashMap::new();
+    for write in operations {
+        let Some(value) = written(write) else { continue };
+        let seen_at = seen.values.get(value).map(|(at, _)| *at);
+        let Some(revision) = write.revision().or(seen_at) else { continue };
+        if let Some(other) = own.insert(revision, write) {
+            let text = format!("revision {revision} was given to two writes");
+            return wrong(text, &[write, other]);
+        }
+        if let Some((_, other)) = known.before(write.call)
+            && let Some(before) = other.revision()
+            && revision <= before
+        {
+            let text = format!(
+                "a write that was called after revision {before} was known got revision {revision}"
+            );
+            return wrong(text, &[write, other]);
         }
     }
     Found::Right

@@ -26,6 +26,7 @@ fn is_acknowledged_write(operation: &Operation) -> bool {
     let writes = matches!(
         operation.action,
         Action::Write { .. }
+            | Action::WriteBelow { .. }
             | Action::Add { .. }
             | Action::Append { .. }
             | Action::Insert { .. }

@@ -74,6 +74,7 @@ fn is_change(operation: &Operation) -> bool {
         (action, Some(_)) => matches!(
             action,
             Action::Write { .. }
+                | Action::WriteBelow { .. }
                 | Action::Add { .. }
                 | Action::Append { .. }
                 | Action::Insert { .. }

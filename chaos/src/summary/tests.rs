@@ -165,6 +165,7 @@ fn a_workload_without_a_change_or_without_what_its_checker_feeds_on_is_no_pass()
     let named = |name: &str| name.to_owned();
     let no = || Outcome::Refused { why: "no".to_owned() };
     let put = || Action::Write { value: named("x") };
+    let below = || Action::WriteBelow { key: named("k"), value: named("x") };
     let none = || answered(Answer::Value(None));
     let insert = || Action::Insert { element: named("x") };
     let push = || Action::Push { element: named("x") };
@@ -203,7 +204,7 @@ fn a_workload_without_a_change_or_without_what_its_checker_feeds_on_is_no_pass()
             "",
         ),
         ("session", vec![("a", send(), one())], vec![("a", send(), one())], ""),
-        ("watch", vec![("a", put(), done())], vec![("a", Action::Deliver, delivery())], ""),
+        ("watch", vec![("a", below(), done())], vec![("a", Action::Deliver, delivery())], ""),
         ("lease", vec![("a", grant(), granted()), alive(true)], vec![alive(false)], ""),
         ("fence", vec![("a", Action::Acquire, token()), guard(false)], vec![guard(true)], ""),
     ] {

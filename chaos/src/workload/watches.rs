@@ -12,6 +12,8 @@ use super::door::{Door, failed, text};
 use crate::operation::{Action, Answer, Change, Outcome};
 
 const PREFIX: &str = "watch/";
+/// Keys below it that are written.
+const KEYS: u32 = 4;
 /// The name under which it is judged.
 const KEY: &str = "watch";
 /// How long a watch is waited for before its client looks around.
@@ -36,9 +38,9 @@ impl Worker {
         let burst = self.random.random_range(1..=BURST_MAX);
         for _ in 0..burst {
             let value = self.shared.element();
-            let key = format!("{PREFIX}{}", value.len() & 3);
+            let key = format!("{PREFIX}{}", self.random.random_range(0..KEYS));
             let door = self.door.clone();
-            let action = Action::Write { value: value.clone() };
+            let action = Action::WriteBelow { key: key.clone(), value: value.clone() };
             let outcome = self.call(KEY, action, door.put(&key, &value)).await?;
             self.shared.note_written(&outcome);
         }
