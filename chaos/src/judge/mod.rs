@@ -201,10 +201,10 @@ impl Checker {
                 "every element is handed out once at most, none is lost (the queue was seen empty), first in is first out"
             }
             Checker::Watch => {
-                "changes come in order, once, without a gap, also after a resume, and never before they are made"
+                "changes come in order, once, without a gap, also after a resume, as they were written and never before that; revisions keep the order of the writes in real time"
             }
             Checker::Wait => {
-                "nobody who waits for a key is woken before it is set, or overlooked when it is"
+                "nobody who waits for a key is woken before it is set, or overlooked when it is, and once it was seen it stays"
             }
             Checker::Lease => {
                 "no lease ends before its TTL, and all of its processes end in one revision"
