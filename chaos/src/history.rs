@@ -280,6 +280,9 @@ pub struct Advance {
 pub struct History {
     /// In the order of each program.
     pub programs: BTreeMap<Program, Vec<Record>>,
+    /// Last lines that were cut off, in words. What such a line would show is not known: a
+    /// history with some is no proof.
+    pub notes: Vec<String>,
 }
 
 /// Why a history cannot be read.
@@ -297,15 +300,18 @@ pub enum Error {
 }
 
 impl History {
-    /// Reads a folder. A last line that was cut off by a kill is left out.
+    /// Reads a folder. A last line that was cut off by a kill is left out, and noted.
     pub fn read(folder: &Path) -> Result<History, Error> {
         let mut history = History::default();
         for (program, path) in json_lines::files(folder)? {
             let mut records = Vec::new();
-            json_lines::read(&path, |record| {
+            let is_cut = json_lines::read(&path, |record| {
                 records.push(record);
                 Ok(())
             })?;
+            if is_cut {
+                history.notes.push(json_lines::cut_off(&path));
+            }
             history.programs.insert(program, records);
         }
         match history.programs.is_empty() {
@@ -371,6 +377,8 @@ mod tests {
         let history = History::read(folder.path()).unwrap();
         let records = &history.programs["one"];
         assert_eq!(records.len(), 3);
+        let [note] = &history.notes[..] else { panic!("{:?}", history.notes) };
+        assert!(note.contains("one.jsonl: the last line was cut off"), "{note}");
         assert!(records[0].at <= records[2].at);
         assert_eq!(records[1].what, call);
         let What::Outcome(read) = &records[2].what else { panic!("{records:?}") };

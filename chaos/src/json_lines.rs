@@ -63,6 +63,11 @@ pub fn files(folder: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     Ok(files)
 }
 
+/// Says that the last line of a file was cut off.
+pub fn cut_off(path: &Path) -> String {
+    format!("{}: the last line was cut off, and left out", path.display())
+}
+
 /// Hands out the whole lines of a file, in order, until one is refused. Answers
 /// whether a last line was cut off, and left out.
 pub fn read<T: DeserializeOwned>(

@@ -114,6 +114,14 @@ pub enum Error {
     },
 }
 
+/// How many records each program of each job wrote, by job and program.
+pub type RecordCounts = BTreeMap<String, BTreeMap<String, u64>>;
+
+/// Counts the records of the jobs in the folder of a run.
+pub fn records(folder: &Path) -> Result<RecordCounts, Error> {
+    Ok(count(&jobs(&folder.join(JOBS))?))
+}
+
 impl Recording {
     /// Whether a folder holds a run of this kind.
     pub fn is_in(folder: &Path) -> bool {
@@ -124,6 +132,9 @@ impl Recording {
     pub fn read(folder: &Path) -> Result<Recording, Error> {
         let mut recording = Recording { description: describe(folder)?, ..Recording::default() };
         recording.jobs = jobs(&folder.join(JOBS))?;
+        for (_, _, history) in &recording.jobs {
+            recording.notes.extend_from_slice(&history.notes);
+        }
         let history = folder.join(HISTORY);
         let clients = if history.is_dir() { json_lines::files(&history)? } else { Vec::new() };
         for (client, path) in clients {
@@ -133,8 +144,7 @@ impl Recording {
             recording.calls.insert(client, operations.len() as u64);
             recording.operations.extend(operations);
             if is_cut {
-                let note = format!("{}: the last line was cut off, and left out", path.display());
-                recording.notes.push(note);
+                recording.notes.push(json_lines::cut_off(&path));
             }
         }
         if recording.operations.is_empty() && recording.jobs.is_empty() {
@@ -143,6 +153,19 @@ impl Recording {
         recording.operations.sort_by_key(|operation| operation.call);
         Ok(recording)
     }
+
+    /// Counts the records of its jobs.
+    pub fn records(&self) -> RecordCounts {
+        count(&self.jobs)
+    }
+}
+
+fn count(jobs: &[(Workload, String, History)]) -> RecordCounts {
+    let of = |history: &History| -> BTreeMap<String, u64> {
+        let programs = history.programs.iter();
+        programs.map(|(program, records)| (program.clone(), records.len() as u64)).collect()
+    };
+    jobs.iter().map(|(_, job, history)| (job.clone(), of(history))).collect()
 }
 
 /// Reads the histories of jobs; none if there is no such folder.
@@ -263,6 +286,25 @@ mod tests {
         assert_eq!(read.operations.len(), 1);
         assert!(read.notes[0].contains("a.jsonl: the last line was cut off"), "{:?}", read.notes);
         assert_eq!(read.calls["a"], 1);
+    }
+
+    #[test]
+    fn records_of_jobs_are_counted_and_one_that_was_cut_off_is_said() {
+        let (folder, _) = recorded();
+        let job = folder.path().join(JOBS).join("vote-0");
+        fs::create_dir_all(&job).unwrap();
+        let mut recorder = history::Recorder::open(&job, "rank-0-1").unwrap();
+        for _ in 0..2 {
+            recorder.record(history::What::Leave).unwrap();
+        }
+        assert_eq!(records(folder.path()).unwrap()["vote-0"]["rank-0-1"], 2);
+        let path = json_lines::path(&job, "rank-0-1");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, &text[..text.len() - 5]).unwrap();
+        let read = Recording::read(folder.path()).unwrap();
+        assert_eq!(read.records()["vote-0"]["rank-0-1"], 1);
+        let [note] = &read.notes[..] else { panic!("{:?}", read.notes) };
+        assert!(note.contains("rank-0-1.jsonl: the last line was cut off"), "{note}");
     }
 
     #[test]

@@ -1,19 +1,21 @@
 //! The verdict on a recorded run, and why.
 
+mod gaps;
 mod recovery;
 mod tested;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use crate::check::{self, check};
 use crate::history::History;
 use crate::judge::exact::CONFIGURATIONS_MAX;
-use crate::judge::{Judgement, Verdict, of_jobs};
+use crate::judge::{Checker, Judgement, Verdict, of_jobs};
 use crate::operation::Operation;
 use crate::recording::Recording;
 use crate::run::Description;
 use crate::workload::Workload;
 
+use gaps::Gaps;
 pub use recovery::{Recovery, RecoveryFigures};
 
 /// Percentage of each workload's operations on the store that must have a known outcome.
@@ -115,8 +117,8 @@ fn by_workload(operations: &[Operation]) -> BTreeMap<&str, Vec<&Operation>> {
 
 /// Sums a recording up.
 pub fn summarize(recording: Recording) -> Summary {
-    let Recording { description, operations, jobs, calls, notes } = recording;
-    let gaps = gaps(description.as_ref(), &calls, &notes);
+    let gaps = Gaps::of(&recording);
+    let Recording { description, operations, jobs, calls: _, notes } = recording;
     let description = description.unwrap_or_default();
     let mut judgements = judge(&operations, CONFIGURATIONS_MAX);
     judgements.extend(judge_jobs(&jobs));
@@ -151,9 +153,13 @@ fn verdict(
     let mut doubts = gaps.doubts;
     for (workload, judgement) in judgements {
         let checker = judgement.checker.as_str();
+        let is_explained = match judgement.checker {
+            Checker::Rounds => gaps.are_records_lost,
+            _ => gaps.are_calls_lost,
+        };
         for violation in &judgement.violations {
             let text = format!("{workload} ({checker}): {}: {}", violation.key, violation.text);
-            match gaps.are_calls_lost {
+            match is_explained {
                 false => failures.push(text),
                 true => doubts.push(format!("{text}; a call that was lost may explain it")),
             }
@@ -200,49 +206,6 @@ fn verdict(
     };
     failures.extend(doubts);
     (verdict, failures)
-}
-
-/// Missing parts of a record.
-struct Gaps {
-    /// What is missing, in words.
-    doubts: Vec<String>,
-    /// Whether clients made calls that it does not hold: whatever looks wrong may be
-    /// explained by one of them, and is not the cluster's fault.
-    are_calls_lost: bool,
-}
-
-fn gaps(description: Option<&Description>, calls: &BTreeMap<String, u64>, cut: &[String]) -> Gaps {
-    let mut gaps = Gaps { doubts: cut.to_vec(), are_calls_lost: false };
-    let Some(description) = description else {
-        let text = "run.json is missing: nothing is known of the clients and the faults";
-        gaps.doubts.push(text.to_owned());
-        return gaps;
-    };
-    if description.ended.is_none() && description.stopped.is_none() {
-        gaps.doubts.push("the run was killed before its end".to_owned());
-    }
-    let Some(made) = &description.calls else {
-        if description.ended.is_some() {
-            let text = "run.json does not say how many calls each client made";
-            gaps.doubts.push(text.to_owned());
-        }
-        for client in description.clients.iter().filter(|it| !calls.contains_key(&it.name)) {
-            gaps.doubts.push(format!("the file of client {} is missing", client.name));
-            gaps.are_calls_lost = true;
-        }
-        return gaps;
-    };
-    let names: BTreeSet<&String> = made.keys().chain(calls.keys()).collect();
-    for name in names {
-        let said = made.get(name).copied().unwrap_or_default();
-        let read = calls.get(name).copied().unwrap_or_default();
-        if read != said {
-            let text = format!("client {name} made {said} calls, and {read} are in its file");
-            gaps.doubts.push(text);
-            gaps.are_calls_lost |= read < said;
-        }
-    }
-    gaps
 }
 
 /// Workloads of jobs of which no round closed.

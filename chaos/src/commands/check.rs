@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use holdfast_chaos::judge::Verdict;
 use holdfast_chaos::recording::Recording;
+use holdfast_chaos::report::text::printable;
 use holdfast_chaos::{History, Report, check};
 
 use super::{print, verdict};
@@ -35,17 +36,48 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 }
 
 fn check_rounds(folders: &[&PathBuf]) -> anyhow::Result<Verdict> {
-    let mut report = Report::default();
+    let (mut report, mut notes) = (Report::default(), Vec::new());
     for folder in folders {
         let history = History::read(folder).with_context(|| {
             format!("{} is neither a recorded run nor a history of rounds", folder.display())
         })?;
         let mut one = check(&history);
+        notes.extend(history.notes);
         for violation in &mut one.violations {
             violation.text = format!("{}: {}", folder.display(), violation.text);
         }
         report.add(one);
     }
     print(&report);
-    Ok(if report.violations.is_empty() { Verdict::Pass } else { Verdict::Fail })
+    for note in &notes {
+        print(format!("not decided: {}", printable(note)));
+    }
+    Ok(match (report.violations.is_empty(), notes.is_empty()) {
+        (false, _) => Verdict::Fail,
+        (true, false) => Verdict::Unknown,
+        (true, true) => Verdict::Pass,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_chaos::Recorder;
+    use holdfast_chaos::history::What;
+
+    use super::*;
+
+    #[test]
+    fn a_history_whose_last_line_was_cut_off_is_no_pass() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_owned();
+        let mut recorder = Recorder::open(&path, "rank-0-1").unwrap();
+        for _ in 0..2 {
+            recorder.record(What::NotJoined { why: "no leader".to_owned() }).unwrap();
+        }
+        assert_eq!(check_rounds(&[&path]).unwrap(), Verdict::Pass);
+        let file = path.join("rank-0-1.jsonl");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, &text[..text.len() - 5]).unwrap();
+        assert_eq!(check_rounds(&[&path]).unwrap(), Verdict::Unknown);
+    }
 }

@@ -61,6 +61,11 @@ fn said(summary: &Summary) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use holdfast_chaos::run::Description;
+    use holdfast_chaos::run::drive::save;
+
     use super::*;
 
     /// A history whose moments, numbers and names harm careless code.
@@ -93,6 +98,9 @@ mod tests {
             call(7, "counter", &format!("{{\"add\":{{\"delta\":{}}}}}", i64::MAX - 1)),
         ];
         std::fs::write(history.join("a.jsonl"), lines.concat()).unwrap();
+        let calls = Some(BTreeMap::from([("a".to_owned(), 7)]));
+        save(folder.path(), &Description { calls, ended: Some(1), ..Description::default() })
+            .unwrap();
         folder
     }
 

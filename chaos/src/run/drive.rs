@@ -23,7 +23,7 @@ use crate::cluster::system::System;
 use crate::cluster::{Cluster, Surroundings, backup, etcd};
 use crate::nemesis::group::Group;
 use crate::nemesis::{Nemesis, Stage};
-use crate::recording::{DESCRIPTION, JOBS};
+use crate::recording::{self, DESCRIPTION, JOBS};
 use crate::workload::Workload;
 use crate::workload::client::{Shared, Site, Way, Worker};
 use crate::workload::door::Door;
@@ -94,6 +94,10 @@ pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<
         eprintln!("the nodes' folders and logs are kept in {}", folder.display());
     }
     description.ended = Some(clock::now());
+    if !signals.is_second() {
+        // Nobody writes records any more. Those that cannot be read are named by the judge.
+        description.records = recording::records(&plan.report).ok();
+    }
     save(&plan.report, &description)?;
     if signals.is_second() {
         // Nothing is waited for any more: not even a judge of what was recorded so far.

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::history::Moment;
+use crate::recording::RecordCounts;
 
 /// How a run was made: `run.json`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -60,6 +61,9 @@ pub struct Description {
     /// The calls that each client wrote down, final ones too; none while it goes on.
     #[serde(default)]
     pub calls: Option<BTreeMap<String, u64>>,
+    /// The records that each program of each job wrote down, by job; none while it goes on.
+    #[serde(default)]
+    pub records: Option<RecordCounts>,
 }
 
 impl Description {

@@ -284,6 +284,9 @@ fn what_a_lost_call_may_explain_is_not_blamed_on_the_cluster() {
     let read = Operation { action: Action::Read, ..write(101, value("somebody-else's")) };
     wrong.operations.push(read);
     assert_eq!(summarize(wrong.clone()).verdict, Verdict::Fail);
+    // Without run.json nobody knows which clients there were.
+    let undescribed = Recording { description: None, ..wrong.clone() };
+    assert_eq!(summarize(undescribed).verdict, Verdict::Unknown);
     let description = wrong.description.as_mut().unwrap();
     let mut killed = description.clone();
     description.calls = Some(BTreeMap::from([("b".to_owned(), 3)]));
@@ -322,17 +325,23 @@ fn job(members: Vec<(u32, u64)>) -> History {
         })),
     ];
     let records = (1..).zip(events).map(|(at, what)| Record { at, what }).collect();
-    History { programs: BTreeMap::from([("rank-0-1".to_owned(), records)]) }
+    let programs = BTreeMap::from([("rank-0-1".to_owned(), records)]);
+    History { programs, ..History::default() }
+}
+
+/// A run with jobs that vote, of which nothing is missing.
+fn with_jobs(jobs: Vec<(Workload, String, History)>) -> Recording {
+    let mut recording = Recording { jobs, ..recording(0) };
+    let records = recording.records();
+    let description = recording.description.as_mut().unwrap();
+    description.workloads.push("vote".to_owned());
+    description.records = Some(records);
+    recording
 }
 
 #[test]
 fn rounds_of_jobs_are_judged_with_the_rest() {
-    let with = |jobs| {
-        let mut recording = recording(0);
-        let description = recording.description.as_mut().unwrap();
-        description.workloads.push("vote".to_owned());
-        summarize(Recording { jobs, ..recording })
-    };
+    let with = |jobs| summarize(with_jobs(jobs));
     let of = |history| (Workload::Vote, "vote-0".to_owned(), history);
     let right = with(vec![of(job(vec![(0, 1)]))]);
     assert_eq!(right.verdict, Verdict::Pass, "{:?}", right.reasons);
@@ -348,4 +357,43 @@ fn rounds_of_jobs_are_judged_with_the_rest() {
         assert_eq!(untested.verdict, Verdict::Unknown);
         assert_eq!(untested.reasons, ["workload vote was not tested: no round of its jobs closed"]);
     }
+}
+
+#[test]
+fn a_job_of_which_records_are_missing_is_no_pass() {
+    let of = |n: u32, members| (Workload::Vote, format!("vote-{n}"), job(members));
+    let whole = with_jobs(vec![of(0, vec![(0, 1)]), of(1, vec![(0, 1)])]);
+    let summary = summarize(whole.clone());
+    assert_eq!(summary.verdict, Verdict::Pass, "{:?}", summary.reasons);
+    let unknown = |recording, why: &str| {
+        let summary = summarize(recording);
+        assert_eq!(summary.verdict, Verdict::Unknown, "{why}");
+        assert!(summary.reasons[0].contains(why), "{:?}", summary.reasons);
+        summary.reasons
+    };
+    let mut without_job = whole.clone();
+    without_job.jobs.truncate(1);
+    unknown(without_job, "the history of job vote-1 is missing");
+    let mut without_record = whole.clone();
+    without_record.jobs[1].2.programs.get_mut("rank-0-1").unwrap().pop();
+    let text = "rank-0-1 of job vote-1 made 4 records, and 3 are in its file";
+    unknown(without_record, text);
+    let mut without_program = whole.clone();
+    without_program.jobs[1].2.programs.clear();
+    let text = "rank-0-1 of job vote-1 made 4 records, and 0 are in its file";
+    unknown(without_program, text);
+    let mut uncounted = whole;
+    uncounted.description.as_mut().unwrap().records = None;
+    unknown(uncounted, "does not say how many records");
+
+    // What a lost record may explain is not blamed on the cluster; a lost call explains no round.
+    let mut wrong = with_jobs(vec![of(0, vec![(0, 1), (1, 2)])]);
+    wrong.calls.insert("a".to_owned(), 100);
+    wrong.description.as_mut().unwrap().calls = Some(BTreeMap::from([("a".to_owned(), 101)]));
+    assert_eq!(summarize(wrong.clone()).verdict, Verdict::Fail);
+    let records = wrong.description.as_mut().unwrap().records.as_mut().unwrap();
+    records.get_mut("vote-0").unwrap().insert("rank-1-1".to_owned(), 4);
+    let reasons = unknown(wrong, "client a made 101 calls");
+    let is_said = |reason: &String| reason.contains("a call that was lost may explain it");
+    assert!(reasons.iter().any(is_said), "{reasons:?}");
 }
