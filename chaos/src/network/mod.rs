@@ -6,6 +6,7 @@
 //! run itself has an address on it.
 
 pub mod rules;
+pub mod wire;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
