@@ -8,7 +8,7 @@ use holdfast_api::crash::Point;
 use holdfast_chaos::judge::Checker;
 use holdfast_chaos::nemesis::Nemesis;
 use holdfast_chaos::nemesis::group::{self, Group};
-use holdfast_chaos::network::Permitted;
+use holdfast_chaos::network::{Layer, Permitted};
 use holdfast_chaos::workload::Workload;
 use serde::Serialize;
 
@@ -59,6 +59,8 @@ struct ListedNemesis {
     needs: &'static str,
     /// Why it cannot be done here; null if it can.
     forbidden: Option<String>,
+    /// What shapes packets here; null if it cannot be done, or is no fault of that kind.
+    layer: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -93,6 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         does: it.about(),
         needs: it.needs(),
         forbidden: it.forbidden(&permitted),
+        layer: it.layer(&permitted).map(Layer::as_str),
     };
     let checker = |it: Checker| ListedChecker { name: it.as_str(), proves: it.proves() };
     let listed = Listed {
@@ -133,7 +136,11 @@ fn print_tables(listed: &Listed) {
     }
     let mut nemeses = table(&["NEMESIS", "WHAT IT DOES", "NEEDS", "HERE"]);
     for it in &listed.nemeses {
-        let here = it.forbidden.as_deref().map_or("yes".to_owned(), |why| format!("no: {why}"));
+        let here = match (&it.forbidden, it.layer) {
+            (Some(why), _) => format!("no: {why}"),
+            (None, Some(layer)) => format!("yes, by {layer}"),
+            (None, None) => "yes".to_owned(),
+        };
         nemeses.add_row([it.name, it.does, it.needs, &here]);
     }
     let mut checkers = table(&["CHECKER", "WHAT A PASS PROVES"]);

@@ -34,7 +34,7 @@ use rand::{Rng, RngExt};
 
 use crate::cluster::Cluster;
 use crate::history::Moment;
-use crate::network::Permitted;
+use crate::network::{Layer, Permitted, Shaping};
 use crate::programs;
 use crate::workload::client::Shared;
 
@@ -169,8 +169,10 @@ pub(crate) enum Wound {
     Clogged(Vec<NodeId>),
     /// Rules of this nemesis lie on the network.
     Cut(Nemesis),
+    /// The link of a node is slow.
+    Slow,
     /// Packets travel badly, by this nemesis.
-    Slow(Nemesis),
+    Shaped(Nemesis, Shaping),
     /// The fault is over already.
     Healed,
 }
@@ -420,7 +422,7 @@ impl Nemesis {
             Nemesis::ClockAhead => "root, unshare --time (Linux 5.6)",
             _ if self.is_on_agent() => "a workload through agents",
             _ if self.is_on_disk() => "root, mkfs.ext4, mount, fsfreeze",
-            Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => "root, ip, nft, tc netem",
+            _ if self.shapes() => "root, ip, nft, tc netem or /dev/net/tun",
             Nemesis::SlowLink => "root, ip, nft, tc tbf",
             Nemesis::Reset => "root, ip, nft with reject",
             Nemesis::HalfOpen => "root, ip, nft with connection tracking",
@@ -440,6 +442,16 @@ impl Nemesis {
     /// Whether the nodes must be on a network of their own.
     pub fn is_on_network(self) -> bool {
         self >= Nemesis::LeaderAlone
+    }
+
+    /// Whether packets are delayed, reordered or doubled.
+    fn shapes(self) -> bool {
+        matches!(self, Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate)
+    }
+
+    /// What does that here; none if it cannot be done, or is another fault.
+    pub fn layer(self, permitted: &Permitted) -> Option<Layer> {
+        permitted.layer.filter(|_| self.shapes())
     }
 
     /// Whether it breaks an agent.
@@ -484,7 +496,7 @@ impl Nemesis {
             return None;
         }
         let special = match self {
-            Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => &permitted.no_netem,
+            _ if self.shapes() => &permitted.no_layer,
             Nemesis::SlowLink => &permitted.no_tbf,
             Nemesis::Reset => &permitted.no_reset,
             Nemesis::HalfOpen => &permitted.no_tracking,
@@ -576,17 +588,9 @@ impl Wound {
                 network.clear_rules(nemesis.as_str())?;
                 return Ok((met > 0).then(|| format!("met {met} packets")));
             }
-            Wound::Slow(nemesis) => {
-                let nodes = stage.cluster.ids();
-                let Some(network) = stage.cluster.network() else { return Ok(None) };
-                let seen = match nemesis {
-                    Nemesis::SlowLink => network
-                        .waited()?
-                        .map(|waited| format!("{waited} packets waited until the wire was free")),
-                    _ => network.queued(&nodes)?.and_then(|queued| wires::seen(nemesis, queued)),
-                };
-                network.clear_disciplines()?;
-                return Ok(seen);
+            Wound::Slow => return wires::unslow(stage),
+            Wound::Shaped(nemesis, shaping) => {
+                return wires::unshape(stage, nemesis, shaping).await;
             }
         }
         Ok(None)

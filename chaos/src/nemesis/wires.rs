@@ -1,4 +1,5 @@
-//! Partitions, loss, resets and slow links, on a network of the nodes' own.
+//! Partitions, loss, resets, slow links and packets that travel badly, on a network of the
+//! nodes' own.
 
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use rand::RngExt;
 use super::nodes::names;
 use super::{Injected, Nemesis, Stage, Wound};
 use crate::clock;
+use crate::network::Shaping;
 use crate::network::rules::{Queued, Rule};
+use crate::network::wire::{Carried, Shape};
 
 const HOLD: Duration = Duration::from_secs(4);
 /// Fewer packets may all have been spared: 0.8 to the power of this is 10^-10.
@@ -113,10 +116,10 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
         Nemesis::SlowLink => {
             network.set_rate(leader, RATE)?;
             let what = format!("leader {leader} sends {RATE} at most");
-            let (wound, struck) = (Wound::Slow(nemesis), Some(clock::now()));
+            let (wound, struck) = (Wound::Slow, Some(clock::now()));
             return Ok(Injected { what, evidence: None, wound, hold: HOLD, struck });
         }
-        _ => return slow(nemesis, stage),
+        _ => return shape(nemesis, stage),
     };
     network.set_rules(nemesis.as_str(), &rules)?;
     // Rule hits are counted, and read when the rules are removed.
@@ -170,24 +173,57 @@ pub(super) async fn unclog(
         .then(|| format!("let {} back in that order; they met {counts:?} packets", names(&order))))
 }
 
-fn slow(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let network = stage.cluster.network().context("the nodes have no network of their own")?;
-    let words: &[&str] = match nemesis {
-        Nemesis::Reorder => &["delay", "10ms", "reorder", "25%", "50%"],
-        Nemesis::Duplicate => &["duplicate", "20%"],
-        _ => &["delay", "75ms", "50ms"],
+fn shape(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let shape = match nemesis {
+        Nemesis::Reorder => {
+            Shape { delay: Duration::from_millis(10), reorder_percent: 25, ..Shape::default() }
+        }
+        Nemesis::Duplicate => Shape { duplicate_percent: 20, ..Shape::default() },
+        _ => Shape {
+            delay: Duration::from_millis(75),
+            jitter: Duration::from_millis(50),
+            ..Shape::default()
+        },
     };
-    for id in stage.cluster.ids() {
-        network.set_netem(id, words)?;
-    }
-    let what = format!("every wire: netem {}", words.join(" "));
-    // What the disciplines handle is counted, and read when they are removed.
-    let wound = Wound::Slow(nemesis);
+    let (ids, seed) = (stage.cluster.ids(), stage.random.random());
+    let network = stage.cluster.network().context("the nodes have no network of their own")?;
+    let shaping = network.shape(&ids, shape, seed)?;
+    let what = format!("every wire: {shape}, by {}", shaping.layer().as_str());
+    // What the layer handles is counted, and read when it ends.
+    let wound = Wound::Shaped(nemesis, shaping);
     Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
 }
 
-/// How it is known that packets travelled badly.
-pub(super) fn seen(nemesis: Nemesis, queued: Queued) -> Option<String> {
+/// Lets packets travel as ever; answers how it is known that they did not.
+pub(super) async fn unshape(
+    stage: &mut Stage<'_>,
+    nemesis: Nemesis,
+    shaping: Shaping,
+) -> anyhow::Result<Option<String>> {
+    match shaping {
+        Shaping::Netem(ids) => {
+            let Some(network) = stage.cluster.network() else { return Ok(None) };
+            let queued = network.queued(&ids)?;
+            network.clear_disciplines()?;
+            Ok(queued.and_then(|queued| seen(nemesis, queued)))
+        }
+        Shaping::Tun(shaper) => {
+            let carried = shaper.end().await;
+            Ok(carried.and_then(|carried| seen_here(nemesis, carried)))
+        }
+    }
+}
+
+/// Makes a slow link fast again; answers how it is known that it was slow.
+pub(super) fn unslow(stage: &Stage<'_>) -> anyhow::Result<Option<String>> {
+    let Some(network) = stage.cluster.network() else { return Ok(None) };
+    let waited = network.waited()?;
+    network.clear_disciplines()?;
+    Ok(waited.map(|waited| format!("{waited} packets waited until the wire was free")))
+}
+
+/// How it is known that netem let packets travel badly.
+fn seen(nemesis: Nemesis, queued: Queued) -> Option<String> {
     let Queued { packets, requeued } = queued;
     match nemesis {
         Nemesis::Reorder => (requeued > 0)
@@ -196,6 +232,21 @@ pub(super) fn seen(nemesis: Nemesis, queued: Queued) -> Option<String> {
         Nemesis::Duplicate => (packets >= DUPLICATED_MIN)
             .then(|| format!("{packets} packets, with the doubled ones, went through netem")),
         _ => (packets > 0).then(|| format!("{packets} packets went through netem")),
+    }
+}
+
+/// The same of this tool's own layer.
+fn seen_here(nemesis: Nemesis, carried: Carried) -> Option<String> {
+    let Carried { packets, reordered, duplicated, arrived, .. } = carried;
+    match nemesis {
+        Nemesis::Reorder => (reordered > 0)
+            .then(|| format!("the tool put {reordered} of {packets} packets before others")),
+        Nemesis::Duplicate => (duplicated > 0)
+            .then(|| format!("the tool sent {duplicated} of {packets} packets twice")),
+        _ => (arrived > 0).then(|| {
+            let mean = carried.mean().as_millis();
+            format!("the tool held {arrived} packets back, each for {mean} ms on average")
+        }),
     }
 }
 
@@ -210,5 +261,20 @@ mod tests {
         assert_eq!(seen(Nemesis::Reorder, queued(500, 0)), None);
         assert_eq!(seen(Nemesis::Duplicate, queued(DUPLICATED_MIN - 1, 0)), None);
         assert!(seen(Nemesis::Reorder, queued(500, 90)).unwrap().contains("90 of 500"));
+    }
+
+    #[test]
+    fn packets_that_the_tool_treated_well_are_no_evidence() {
+        let carried = Carried { packets: 500, ..Carried::default() };
+        for nemesis in [Nemesis::Delay, Nemesis::Reorder, Nemesis::Duplicate] {
+            assert_eq!(seen_here(nemesis, carried), None);
+        }
+        let delayed = Carried { arrived: 400, travelled: Duration::from_secs(30), ..carried };
+        let seen = seen_here(Nemesis::Delay, delayed).unwrap();
+        assert_eq!(seen, "the tool held 400 packets back, each for 75 ms on average");
+        let doubled = Carried { duplicated: 90, ..carried };
+        assert!(seen_here(Nemesis::Duplicate, doubled).unwrap().contains("90 of 500"));
+        let reordered = Carried { reordered: 120, ..carried };
+        assert!(seen_here(Nemesis::Reorder, reordered).unwrap().contains("120 of 500"));
     }
 }

@@ -4,8 +4,12 @@
 //!
 //! All namespaces are called `hf-chaos-RUN-N`, 0 being that of the bridge; the
 //! run itself has an address on it.
+//!
+//! Packets are delayed, reordered and doubled by the kernel's netem. Many kernels are
+//! built without it: then this program does it, see [`shaper`].
 
 pub mod rules;
+pub mod shaper;
 pub mod wire;
 
 use std::collections::BTreeMap;
@@ -17,6 +21,8 @@ use anyhow::{Context, bail};
 use holdfast_api::NodeId;
 
 use self::rules::{Queued, Rule};
+use self::shaper::{Host, Shaper};
+use self::wire::Shape;
 use crate::cluster::binaries::without_settings;
 use crate::cluster::disks;
 use crate::cluster::state::StateFile;
@@ -35,6 +41,53 @@ const TABLE: &str = "chaos";
 
 /// The queueing disciplines of faults.
 const DISCIPLINES: [&str; 2] = ["netem", "tbf"];
+
+/// What delays, reorders and doubles packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layer {
+    /// The kernel's queueing discipline.
+    Netem,
+    /// This program, between TUN devices.
+    Tun,
+}
+
+impl Layer {
+    /// Its name, for people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Layer::Netem => "tc netem",
+            Layer::Tun => "this tool, through TUN devices",
+        }
+    }
+
+    /// The one that this machine has, tried in a namespace that is deleted afterwards.
+    fn find(namespace: &str) -> anyhow::Result<Layer> {
+        let Err(no_netem) = try_netem(namespace) else { return Ok(Layer::Netem) };
+        match ip(&["-n", namespace, "tuntap", "add", "dev", "probe", "mode", "tun"]) {
+            Ok(_) => Ok(Layer::Tun),
+            Err(no_tun) => bail!("neither tc netem ({no_netem:#}) nor TUN devices ({no_tun:#})"),
+        }
+    }
+}
+
+/// What shapes packets now, by its layer.
+#[derive(Debug)]
+pub enum Shaping {
+    /// Disciplines at the wires of these hosts.
+    Netem(Vec<NodeId>),
+    /// This program.
+    Tun(Shaper),
+}
+
+impl Shaping {
+    /// The layer that does it.
+    pub fn layer(&self) -> Layer {
+        match self {
+            Shaping::Netem(_) => Layer::Netem,
+            Shaping::Tun(_) => Layer::Tun,
+        }
+    }
+}
 
 /// The network of one run.
 #[derive(Debug)]
@@ -129,8 +182,38 @@ impl Network {
         Ok(())
     }
 
+    /// Lets the packets of these hosts travel in this way, but not those to a host that is made
+    /// later. netem does not choose them by the seed. Must be called within a runtime.
+    pub fn shape(&self, ids: &[NodeId], shape: Shape, seed: u64) -> anyhow::Result<Shaping> {
+        if try_netem(&self.namespace(0)).is_ok() {
+            let words = shape.words();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            for id in ids {
+                self.set_netem(*id, &words)?;
+            }
+            return Ok(Shaping::Netem(ids.to_vec()));
+        }
+        let own =
+            Host { address: self.own_address(), namespace: None, device: self.tun_name(None) };
+        let node = |id: &NodeId| {
+            let (address, namespace) = (self.address_of(*id)?, Some(self.namespace(*id)));
+            anyhow::Ok(Host { address, namespace, device: self.tun_name(Some(*id)) })
+        };
+        let hosts: Vec<Host> =
+            ids.iter().map(node).chain([Ok(own)]).collect::<anyhow::Result<_>>()?;
+        Shaper::start(&hosts, shape, seed).map(Shaping::Tun)
+    }
+
+    /// Name of the TUN device of a node, or of the run itself.
+    fn tun_name(&self, id: Option<NodeId>) -> String {
+        match id {
+            Some(id) => format!("hft{}-{id}", self.run),
+            None => format!("hft{}", self.run),
+        }
+    }
+
     /// Sets a queueing discipline at the wire of a host: `tc netem`'s words.
-    pub fn set_netem(&self, id: NodeId, words: &[&str]) -> anyhow::Result<()> {
+    fn set_netem(&self, id: NodeId, words: &[&str]) -> anyhow::Result<()> {
         tc(
             &self.namespace(id),
             &[&["qdisc", "replace", "dev", "eth0", "root", "netem"], words].concat(),
@@ -176,7 +259,7 @@ impl Network {
         Ok(())
     }
 
-    /// Removes the rules and disciplines of all faults.
+    /// Removes the rules and disciplines of all faults. A [`Shaper`] ends with its fault.
     pub fn clear(&self) -> anyhow::Result<()> {
         for id in self.hosts.keys() {
             nft(&self.namespace(*id), "flush ruleset\n")?;
@@ -248,8 +331,10 @@ pub fn exists(name: &str) -> bool {
 pub struct Permitted {
     /// Why there can be no network; none if there can.
     pub no_network: Option<String>,
-    /// Why packets cannot be delayed, doubled or reordered.
-    pub no_netem: Option<String>,
+    /// What delays, doubles and reorders packets; none if that cannot be done.
+    pub layer: Option<Layer>,
+    /// Why that cannot be done.
+    pub no_layer: Option<String>,
     /// Why wires cannot be slow.
     pub no_tbf: Option<String>,
     /// Why connections cannot be reset.
@@ -298,7 +383,7 @@ impl Permitted {
             Ok(()) => {
                 let replace = ["qdisc", "replace", "dev", "lo", "root"];
                 let tbf = [&replace[..], &bucket("1mbit")].concat();
-                let netem = ["qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms"];
+                let layer = Layer::find(&name);
                 let lacks = |what: &str, tried: anyhow::Result<()>| {
                     tried.err().map(|error| format!("this machine has no {what}: {error:#}"))
                 };
@@ -306,7 +391,8 @@ impl Permitted {
                 Permitted {
                     no_disks: None,
                     no_network: None,
-                    no_netem: lacks("tc netem", tc(&name, &netem)),
+                    layer: layer.as_ref().ok().copied(),
+                    no_layer: layer.err().map(|error| format!("this machine has {error:#}")),
                     no_tbf: lacks("tc tbf", tc(&name, &tbf)),
                     no_reset: lacks("reject of nft", rule("probe_reset", Rule::Reset)),
                     no_tracking: lacks(
@@ -341,6 +427,11 @@ fn ip(arguments: &[&str]) -> anyhow::Result<String> {
 
 fn tc(namespace: &str, arguments: &[&str]) -> anyhow::Result<()> {
     ip(&[&["netns", "exec", namespace, "tc"], arguments].concat()).map(drop)
+}
+
+/// Tries netem where nothing travels.
+fn try_netem(namespace: &str) -> anyhow::Result<()> {
+    tc(namespace, &["qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms"])
 }
 
 /// A bucket of tokens for each wire that carries this rate. It holds little more than one
