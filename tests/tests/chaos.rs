@@ -115,6 +115,20 @@ async fn two_faults_at_the_same_time_cost_nothing_and_each_is_known_to_have_been
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_that_are_late_reordered_or_doubled_cost_nothing() {
+    if allows("delay").await {
+        let (_folder, report) = passed("register,counter", "delay,reorder,duplicate").await;
+        let run = std::fs::read(report.join("run.json")).expect("how it was made");
+        let run: serde_json::Value = serde_json::from_slice(&run).expect("JSON");
+        for fault in run["faults"].as_array().expect("a list") {
+            let what = fault["what"].as_str().expect("it was injected");
+            assert!(what.contains("tc netem") || what.contains("TUN devices"), "{fault:#}");
+            assert!(fault["evidence"].is_string(), "{fault:#}");
+        }
+    }
+}
+
 /// The mounts of the run of this process, as it has recorded them.
 fn mounts_of(run: u32) -> Vec<String> {
     let user = nix::unistd::getuid();
