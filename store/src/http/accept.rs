@@ -128,6 +128,7 @@ pub(crate) async fn serve(
         let (stream, place) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
+                activity.not_accepted(&error);
                 if troubles.met("accept", &error) {
                     tracing::warn!(%error, "cannot accept connections");
                 }
