@@ -10,6 +10,7 @@ use holdfast_api::NodeId;
 use holdfast_net::Listener;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -188,7 +189,7 @@ pub async fn run_on(
         accepting.clone(),
         options.shutdown_grace,
     );
-    tasks.spawn(serving);
+    let mut serving = tasks.spawn(serving);
     let following = options.access.clone().follow_file();
     tasks.spawn(stop.clone().run_until_cancelled_owned(following));
     tracing::info!(listen = %options.listen, "listening");
@@ -203,10 +204,15 @@ pub async fn run_on(
             stop.cancel();
             return Ok(());
         }
+        why = http::accept::ended(&mut serving) => {
+            stop.cancel();
+            return Err(ServeError::Fatal(why));
+        }
     };
     let started = tokio::select! {
         started = start(options, &placed, &app, (consensus, gauge), (&tasks, &stop)) => started.map(Some),
         () = signals.received() => Ok(None),
+        why = http::accept::ended(&mut serving) => Err(ServeError::Fatal(why)),
     };
     let Placed { storage, written, .. } = placed;
     let (node, witnessing, fatal) = match started {
@@ -223,7 +229,7 @@ pub async fn run_on(
         let _ = written.send(());
     }
     tell(&node);
-    let mut started = Started { node, storage, witnessing, fatal };
+    let mut started = Started { node, storage, witnessing, fatal, serving };
     let ended = watch_over(&mut started, &initial, signals).await;
     stop_node(started, ended.is_ok(), options, signals, (tasks, stop, accepting)).await;
     ended
@@ -235,6 +241,7 @@ struct Started {
     storage: Storage,
     witnessing: Arc<Witnessing>,
     fatal: mpsc::Receiver<String>,
+    serving: JoinHandle<()>,
 }
 
 /// A folder with its place in a cluster.
@@ -457,12 +464,13 @@ async fn watch_over(
     initial: &BTreeMap<NodeId, String>,
     signals: &mut Signals,
 ) -> Result<(), ServeError> {
-    let Started { node, storage, witnessing, fatal } = started;
+    let Started { node, storage, witnessing, fatal, serving } = started;
     let log = storage.log();
     let why = tokio::select! {
         () = signals.received() => return Ok(()),
         Some(why) = fatal.recv() => why,
         why = log_failed(&log) => why,
+        why = http::accept::ended(serving) => why,
         why = node.consensus().stopped() => {
             // The log's own error is more precise than that of consensus.
             let failure = log.failure().borrow().as_ref().map(ToString::to_string);

@@ -39,6 +39,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -198,6 +199,16 @@ pub(crate) async fn serve(
     if tokio::time::timeout(grace, draining.shutdown()).await.is_err() {
         tracing::warn!("requests still under way after {grace:?} are cut off");
     }
+}
+
+/// Returns when this task serves no longer, with the reason: a node that accepts nobody must
+/// not go on, since the others hear it and keep to it.
+pub(crate) async fn ended(serving: &mut JoinHandle<()>) -> String {
+    let why = match serving.await {
+        Ok(()) => "its task ended".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    format!("its port accepts no more connections ({why}); start it again")
 }
 
 /// What all connections have in common.
@@ -491,6 +502,18 @@ mod tests {
         assert!(tokio::time::timeout(hour, known.stays_strange()).await.is_err());
         drop((strangers, known));
         assert!(room.strangers.present.lock().by_age.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_port_that_accepts_no_more_says_why() {
+        async fn breaks() {
+            panic!("planted");
+        }
+        let tasks = TaskTracker::new();
+        let why = ended(&mut tasks.spawn(breaks())).await;
+        assert!(why.contains("accepts no more connections") && why.contains("panicked"), "{why}");
+        let why = ended(&mut tasks.spawn(async {})).await;
+        assert!(why.contains("its task ended"), "{why}");
     }
 
     #[test]
