@@ -1,5 +1,6 @@
 //! Nodes added, promoted, removed; leadership handed over. One change at a time,
-//! refused if the cluster could lose its quorum.
+//! refused if the cluster could lose its quorum. A hand-over waits for a change that
+//! is under way, but not for one that cannot end.
 
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use holdfast_api::{
     Admin, CAUGHT_UP_ENTRIES, ClusterCommand, Code, Command, Joint, NodeId, Problem,
 };
 
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::Node;
@@ -25,6 +27,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long a change waits for the previous one.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long a hand-over waits for a change that is under way, and then for the voter
+/// that an operator chose to catch up: together shorter than a command waits.
+const HAND_OVER_WAITS_MAX: Duration = Duration::from_secs(2);
 
 /// How long a node to be added may take to answer.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(2);
@@ -72,17 +78,19 @@ impl Node {
 
     async fn do_admin(&self, admin: Admin) -> Result<(), Problem> {
         self.leads_or_refer()?;
-        let waiting = tokio::time::timeout(CHANGE_TIME_MAX, self.inner.membership.lock());
-        let _one_at_a_time = waiting.await.map_err(|_| {
-            Problem::retryable(Code::Conflict, "another membership change is under way; retry")
-        })?;
+        let _one_at_a_time = turn_of(&admin, &self.inner.membership).await?;
         // Decide on the newest state.
         self.linearize().await?;
         match admin {
             Admin::AddNode { node, address } => self.add_node(node, address).await,
             Admin::PromoteNode { node } => self.promote_node(node).await,
             Admin::RemoveNode { node } => self.remove_node(node).await,
-            Admin::TransferLeader { to } => self.transfer_leader(to).await,
+            Admin::TransferLeader { to } => {
+                if let Some(to) = to {
+                    self.let_catch_up(to).await;
+                }
+                self.transfer_leader(to).await
+            }
         }
     }
 
@@ -163,7 +171,7 @@ impl Node {
                 ),
             ));
         }
-        let behind = view.last_log.saturating_sub(view.matched.get(&node).copied().unwrap_or(0));
+        let behind = behind(&view, node);
         if behind > CAUGHT_UP_ENTRIES {
             return Err(Problem::retryable(
                 Code::QuorumWouldBeLost,
@@ -204,6 +212,23 @@ impl Node {
         self.inner.consensus.remove(node).await
     }
 
+    /// Returns once a voter has caught up with the log, or has not in time.
+    async fn let_catch_up(&self, node: NodeId) {
+        let asked = Instant::now();
+        while asked.elapsed() < HAND_OVER_WAITS_MAX {
+            let view = self.view();
+            let lags = view.is_leader()
+                && node != view.id
+                && view.voters.contains(&node)
+                && healthy(&view, node)
+                && behind(&view, node) > CAUGHT_UP_ENTRIES;
+            if !lags {
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// Hands leadership over; without a target to the most advanced healthy voter.
     pub(crate) async fn transfer_leader(&self, to: Option<NodeId>) -> Result<(), Problem> {
         let view = self.view();
@@ -213,21 +238,7 @@ impl Node {
         let target = match to {
             Some(to) if to == view.id => return Ok(()),
             Some(to) => {
-                known(&view, to)?;
-                if !view.voters.contains(&to) {
-                    return Err(Problem::refused(
-                        Code::Conflict,
-                        format!(
-                            "node {to} is a learner; promote it first: `holdfast node promote {to}`"
-                        ),
-                    ));
-                }
-                if !healthy(&view, to) {
-                    return Err(Problem::retryable(
-                        Code::Unavailable,
-                        format!("node {to} does not answer"),
-                    ));
-                }
+                may_lead(&view, to)?;
                 to
             }
             None => successor(&view).map_err(|why| {
@@ -236,6 +247,24 @@ impl Node {
             })?,
         };
         self.inner.consensus.transfer(target).await
+    }
+}
+
+/// The turn of what an operator asked: one change after the other. A hand-over goes on
+/// without a turn beside a change that does not end: the next leader finishes that.
+async fn turn_of<'a>(
+    admin: &Admin,
+    membership: &'a Mutex<()>,
+) -> Result<Option<MutexGuard<'a, ()>>, Problem> {
+    let is_hand_over = matches!(admin, Admin::TransferLeader { .. });
+    let limit = if is_hand_over { HAND_OVER_WAITS_MAX } else { CHANGE_TIME_MAX };
+    match tokio::time::timeout(limit, membership.lock()).await {
+        Ok(turn) => Ok(Some(turn)),
+        Err(_) if is_hand_over => Ok(None),
+        Err(_) => {
+            let message = "another membership change is under way; retry";
+            Err(Problem::retryable(Code::Conflict, message))
+        }
     }
 }
 
@@ -266,6 +295,39 @@ fn known(view: &View, node: NodeId) -> Result<(), Problem> {
     ))
 }
 
+/// Refuses a node that cannot take over from this leader at once.
+fn may_lead(view: &View, node: NodeId) -> Result<(), Problem> {
+    known(view, node)?;
+    if !view.voters.contains(&node) {
+        let message =
+            format!("node {node} is a learner; promote it first: `holdfast node promote {node}`");
+        return Err(Problem::refused(Code::Conflict, message));
+    }
+    if view.joint.as_ref().is_some_and(|joint| !joint.to.contains(&node)) {
+        let message = format!(
+            "node {node} loses its vote in the change of voters that is under way; choose another (`holdfast node list`)"
+        );
+        return Err(Problem::refused(Code::Conflict, message));
+    }
+    if !healthy(view, node) {
+        let message = format!("node {node} does not answer");
+        return Err(Problem::retryable(Code::Unavailable, message));
+    }
+    let behind = behind(view, node);
+    if behind > CAUGHT_UP_ENTRIES {
+        let message = format!(
+            "node {node} is {behind} entries behind, and nothing could be written until it has them; retry once it has caught up (`holdfast node list`), or choose another"
+        );
+        return Err(Problem::retryable(Code::Conflict, message));
+    }
+    Ok(())
+}
+
+/// Entries that a node's log is not known to hold.
+fn behind(view: &View, node: NodeId) -> u64 {
+    view.last_log.saturating_sub(view.matched.get(&node).copied().unwrap_or(0))
+}
+
 /// The most advanced of the other voters, or why none can lead.
 fn successor(view: &View) -> Result<NodeId, &'static str> {
     let others: Vec<NodeId> = view.voters.iter().copied().filter(|id| *id != view.id).collect();
@@ -276,14 +338,13 @@ fn successor(view: &View) -> Result<NodeId, &'static str> {
     if healthy.is_empty() {
         return Err("no other voter answers");
     }
-    let matched = |id: &NodeId| view.matched.get(id).copied().unwrap_or(0);
-    let caught_up = |id: &NodeId| view.last_log.saturating_sub(matched(id)) <= CAUGHT_UP_ENTRIES;
-    let best = healthy.into_iter().filter(caught_up).max_by_key(matched);
+    let caught_up = healthy.into_iter().filter(|id| behind(view, *id) <= CAUGHT_UP_ENTRIES);
+    let best = caught_up.max_by_key(|id| view.matched.get(id).copied());
     best.ok_or("no other voter has caught up with its log (`holdfast node list`)")
 }
 
 /// Whether the leader heard from the node lately.
-fn healthy(view: &View, node: NodeId) -> bool {
+pub(super) fn healthy(view: &View, node: NodeId) -> bool {
     node == view.id || view.heard.get(&node).is_some_and(|ago| *ago < HEALTHY_WITHIN)
 }
 
@@ -312,7 +373,7 @@ fn keeps_quorum(view: &View, voters: &std::collections::BTreeSet<NodeId>) -> Res
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
 
     use holdfast_api::NodeRole;
 
@@ -320,6 +381,7 @@ mod tests {
 
     /// The leader, node 1 of three, as the others were heard of and match.
     fn leader(others: &[(NodeId, Duration, u64)]) -> View {
+        let voters: BTreeSet<NodeId> = others.iter().map(|(node, ..)| *node).chain([1]).collect();
         View {
             id: 1,
             term: 1,
@@ -329,8 +391,8 @@ mod tests {
             applied: 5_000,
             committed: 5_000,
             snapshot: None,
-            nodes: BTreeMap::from([(1, "n1:1".to_owned())]),
-            voters: others.iter().map(|(node, ..)| *node).chain([1]).collect(),
+            nodes: voters.iter().map(|node| (*node, format!("n{node}:1"))).collect(),
+            voters,
             joint: None,
             matched: others.iter().map(|(node, _, matched)| (*node, *matched)).collect(),
             heard: others.iter().map(|(node, heard, _)| (*node, *heard)).collect(),
@@ -349,5 +411,41 @@ mod tests {
         assert_eq!(successor(&silent), Err("no other voter answers"));
         let behind = successor(&leader(&[(2, lately, 10), (3, long_ago, 5_000)])).unwrap_err();
         assert!(behind.contains("caught up"), "{behind}");
+    }
+
+    #[test]
+    fn a_chosen_voter_leads_unless_writes_would_wait_for_it() {
+        let (lately, long_ago) = (Duration::ZERO, HEALTHY_WITHIN * 2);
+        let behind = 5_000 - CAUGHT_UP_ENTRIES;
+        let mut view =
+            leader(&[(2, lately, behind), (3, lately, behind - 1), (4, long_ago, 5_000)]);
+        assert_eq!(may_lead(&view, 2), Ok(()));
+        let lags = may_lead(&view, 3).unwrap_err();
+        assert_eq!((lags.code, lags.retryable), (Code::Conflict, true));
+        for words in ["node 3 is 1001 entries behind", "caught up", "choose another"] {
+            assert!(lags.message.contains(words), "{}", lags.message);
+        }
+        assert!(may_lead(&view, 4).unwrap_err().message.contains("does not answer"));
+        assert_eq!(may_lead(&view, 9).unwrap_err().code, Code::NodeNotFound);
+        view.joint = Some(Joint { from: vec![1, 2, 3, 4], to: vec![1, 3, 4] });
+        assert!(may_lead(&view, 2).unwrap_err().message.contains("loses its vote"));
+        view.voters.remove(&2);
+        assert!(may_lead(&view, 2).unwrap_err().message.contains("is a learner"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hand_over_does_not_wait_for_a_change_that_does_not_end() {
+        let membership = Mutex::new(());
+        let (change, hand_over) =
+            (Admin::RemoveNode { node: 3 }, Admin::TransferLeader { to: Some(2) });
+        let stuck = membership.lock().await;
+        assert!(turn_of(&hand_over, &membership).await.unwrap().is_none());
+        let refused = turn_of(&change, &membership).await.unwrap_err();
+        assert!(refused.message.contains("under way") && refused.retryable, "{refused:?}");
+        drop(stuck);
+        let turn = turn_of(&hand_over, &membership).await.unwrap();
+        assert!(turn.is_some(), "it waits for one that ends");
+        drop(turn);
+        assert!(turn_of(&change, &membership).await.unwrap().is_some());
     }
 }
