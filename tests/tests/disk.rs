@@ -5,12 +5,13 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_api::Blob;
 use holdfast_client::Deadline;
 use holdfast_tests::cluster::job;
 use holdfast_tests::disk::copy_folder;
+use holdfast_tests::threads::StoppedThreads;
 use holdfast_tests::{Adders, Cluster, Ended, binaries, eventually, soon};
 
 /// Snapshots and purges early, so that there are files of every kind.
@@ -166,6 +167,47 @@ async fn disks_that_fill_together_take_no_more_and_nobody_dies() {
     for id in cluster.ids() {
         cluster.kill(id);
     }
+}
+
+/// How long a node's threads that answer requests stand still: longer than its leader takes to ask
+/// it for its room, and shorter than its last answer counts.
+const BUSY: Duration = Duration::from_millis(2_500);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voter_too_busy_to_say_what_room_it_has_stops_no_writes() {
+    let mut cluster = Cluster::plan(3, &[]);
+    let short = 3;
+    for id in cluster.ids() {
+        let mut command = cluster.command(id);
+        if id == short {
+            command.args(["--disk-reserve", "1PiB"]);
+        }
+        cluster.launch_as(id, command);
+    }
+    cluster.wait_all_ready().await;
+    let leader = eventually("a leader with room", async || {
+        let leader = cluster.leader().await;
+        let nodes = cluster.status(leader).await?.nodes;
+        let measured = nodes.iter().all(|node| node.disk.is_some());
+        (leader != short && measured).then_some(leader)
+    })
+    .await;
+    let busy = cluster.ids().into_iter().find(|id| ![leader, short].contains(id));
+    let busy = busy.expect("there are three");
+    // The leader asks by itself each second.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+
+    let keys = cluster.client().keys(job("busy"));
+    let (before, pid) = (cluster.process(leader).said().len(), cluster.process(busy).pid());
+    let stopped = StoppedThreads::named(pid, "serve");
+    let begun = Instant::now();
+    while begun.elapsed() < BUSY {
+        keys.put("k", "v", soon()).await.expect("two of three have room");
+    }
+    drop(stopped);
+    let said = cluster.process(leader).said();
+    let said = said.get(before..).unwrap_or_default();
+    assert!(!said.contains("writes that add data are refused"), "{said}");
 }
 
 /// Files below a folder whose name `wanted` accepts, the biggest first.

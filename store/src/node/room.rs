@@ -5,21 +5,32 @@
 //! When too few have room, writes that add data are refused before a node fails;
 //! renewals, arrivals and deletions are accepted.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use futures::future::BoxFuture;
-use holdfast_api::{Problem, Room, Size, Status};
+use holdfast_api::{NodeId, NodeRole, NodeStatus, Problem, Room, Size, Status};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Node;
+use super::membership::healthy;
 use crate::recurring::Troubles;
 
 /// How often a node measures, and a leader asks the others.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long what a voter last said counts while it says nothing and Raft hears it: its
+/// threads that answer requests may be busy. Its disk fills on meanwhile, so it is some
+/// looks, and reserves are made for more than the writes of some seconds.
+const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Bytes of disk that a new leader may take before the others have said what they have,
+/// also where its own disk is short: no more than the default reserve of 640 MiB of disk.
+const FIRST_SPARE_MIN: u64 = 64 * 1024 * 1024;
 
 /// How long a node leads before it may hand over for lack of room.
 const LED_TIME_MIN: Duration = Duration::from_secs(10);
@@ -119,6 +130,13 @@ impl NodeRoom {
         });
     }
 
+    /// What a new leader may write until it knows what the others have: as much as its own
+    /// disk has room for.
+    fn first_budget(&self) -> DiskBudget {
+        let spare = self.disk().map_or(u64::MAX, |room| beyond_reserve(room).max(FIRST_SPARE_MIN));
+        DiskBudget::beyond(spare)
+    }
+
     /// Refuses commands that add while too few nodes have room.
     pub(crate) fn admit(&self, size: &Size) -> Result<(), Problem> {
         if !size.adds {
@@ -164,11 +182,15 @@ impl DiskBudget {
 /// Bytes that a majority of the voters has on its disks beyond the reserves. A
 /// node without measurements counts as having enough.
 fn spare(status: &Status) -> u64 {
-    let beyond = |room: Room| room.free_bytes.saturating_sub(room.reserve_bytes);
     let voters = status.nodes.iter().filter(|node| node.voter);
-    let mut spare: Vec<u64> = voters.map(|node| node.disk.map_or(u64::MAX, beyond)).collect();
+    let mut spare: Vec<u64> =
+        voters.map(|node| node.disk.map_or(u64::MAX, beyond_reserve)).collect();
     spare.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     spare.get(spare.len() / 2).copied().unwrap_or(u64::MAX)
+}
+
+fn beyond_reserve(room: Room) -> u64 {
+    room.free_bytes.saturating_sub(room.reserve_bytes)
 }
 
 fn room(before: Option<Room>, free_bytes: u64, reserve_bytes: u64) -> Room {
@@ -185,12 +207,40 @@ fn shortage(status: &Status) -> Option<String> {
     (fit <= voters().count() / 2).then_some(words)
 }
 
+/// What each node last said of itself, and when.
+#[derive(Debug, Default)]
+struct LastWords(BTreeMap<NodeId, (Instant, NodeStatus)>);
+
+impl LastWords {
+    /// The status with the last words of nodes that say nothing now, as long as they are
+    /// heard.
+    fn complete(
+        &mut self,
+        now: Instant,
+        status: &Status,
+        is_heard: impl Fn(NodeId) -> bool,
+    ) -> Status {
+        let LastWords(said) = self;
+        said.retain(|id, (at, _)| now.duration_since(*at) < LAST_WORD_TIME_MAX && is_heard(*id));
+        let mut status = status.clone();
+        for node in &mut status.nodes {
+            if node.role != NodeRole::Unreachable {
+                said.insert(node.id, (now, node.clone()));
+            } else if let Some((_, last)) = said.get(&node.id) {
+                *node = NodeStatus { voter: node.voter, ..last.clone() };
+            }
+        }
+        status
+    }
+}
+
 impl Node {
     /// Measures this node's room and, while it leads, checks the cluster's. Runs
     /// until it is dropped.
     pub(crate) async fn watch_room(self, gauge: Gauge) {
         let (mut led_since, mut asked, troubles) = (None, None::<Instant>, Troubles::default());
-        let mut measuring = None;
+        let (mut measuring, mut last_words) = (None, LastWords::default());
+        let mut leaders = self.leaders();
         loop {
             let room = &self.inner.room;
             let was_low = room.is_low();
@@ -204,22 +254,30 @@ impl Node {
                 asked = None;
             }
             if !self.consensus().leads() {
-                (led_since, asked) = (None, None);
+                (led_since, asked, last_words) = (None, None, LastWords::default());
                 room.shortage.store(None);
-                *room.budget.lock() = DiskBudget::beyond(u64::MAX);
+                *room.budget.lock() = room.first_budget();
             } else {
                 let led_since = *led_since.get_or_insert_with(Instant::now);
                 if asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY) {
                     asked = Some(Instant::now());
-                    self.judge_room(led_since, &troubles).await;
+                    self.judge_room(led_since, &mut last_words, &troubles).await;
                 }
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            // A new leader asks the others at once.
+            let _ = tokio::time::timeout(LOOK_EVERY, leaders.changed()).await;
         }
     }
 
-    async fn judge_room(&self, led_since: Instant, troubles: &Troubles) {
-        let status = self.status().await;
+    async fn judge_room(
+        &self,
+        led_since: Instant,
+        last_words: &mut LastWords,
+        troubles: &Troubles,
+    ) {
+        let answers = self.status().await;
+        let view = self.view();
+        let status = last_words.complete(Instant::now(), &answers, |id| healthy(&view, id));
         let why = shortage(&status);
         let room = &self.inner.room;
         match (&why, room.shortage.load().is_some()) {
@@ -235,9 +293,8 @@ impl Node {
         if !go_on || !room.is_low() || led_since.elapsed() < LED_TIME_MIN {
             return;
         }
-        let fit = status.nodes.iter().filter(|node| node.voter && node.has_room());
-        let matched = |id: u64| self.view().matched.get(&id).copied();
-        let Some(best) = fit.max_by_key(|node| matched(node.id)) else { return };
+        let fit = answers.nodes.iter().filter(|node| node.voter && node.has_room());
+        let Some(best) = fit.max_by_key(|node| view.matched.get(&node.id).copied()) else { return };
         match self.transfer_leader(Some(best.id)).await {
             Ok(()) => tracing::warn!("too little room here; node {} leads in its place", best.id),
             Err(problem) if troubles.met("handing over", &problem) => {
@@ -250,7 +307,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Blob, Code, KvOp, NodeRole, NodeStatus, TransactionOp};
+    use holdfast_api::{Blob, Code, KvOp, TransactionOp};
 
     use super::*;
 
@@ -309,6 +366,40 @@ mod tests {
         let why = shortage(&status([low, fit, gone])).unwrap();
         assert!(why.starts_with("node 1 has 3 MiB of disk free, 4 MiB are to stay free"), "{why}");
         assert!(shortage(&status([low, low, fit])).is_some());
+    }
+
+    #[test]
+    fn a_voter_that_is_busy_keeps_its_room_for_as_long_as_it_is_heard() {
+        let (low, fit, gone) = (Some(true), Some(false), None);
+        let (begun, mut words) = (Instant::now(), LastWords::default());
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        let (all, busy) = (status([fit, fit, low]), status([fit, gone, low]));
+        let mut why = |seconds, said: &Status, is_heard: bool| {
+            shortage(&words.complete(after(seconds), said, |_| is_heard))
+        };
+        assert!(why(0, &busy, true).is_some(), "it has said nothing yet");
+        assert_eq!(why(1, &all, true), None);
+        assert_eq!(why(5, &busy, true), None);
+        assert!(why(6, &busy, true).is_some(), "its disk may be full by now");
+        assert_eq!(why(7, &all, true), None);
+        assert!(why(8, &busy, false).is_some(), "it is gone");
+        assert!(why(8, &busy, true).is_some(), "and was, until it says something again");
+        // What is left beyond their reserves counts on, too.
+        words.complete(after(9), &all, |_| true);
+        let two_busy = status([fit, gone, gone]);
+        assert_eq!(spare(&words.complete(after(10), &two_busy, |_| true)), 0);
+        assert_eq!(spare(&words.complete(after(20), &two_busy, |_| true)), u64::MAX);
+    }
+
+    #[test]
+    fn a_new_leader_writes_no_more_than_its_own_disk_has_room_for() {
+        let node = NodeRoom::new(Reserves { disk: Some(100 * MIB), memory: None });
+        assert_eq!(node.first_budget().spare, u64::MAX, "it cannot measure");
+        for (free, spare) in [(400, 300), (170, 70), (150, 64), (50, 64)] {
+            let disk = Some(Free { bytes: free * MIB, of: 1000 * MIB });
+            node.note(Measured { disk, memory: None }, 0);
+            assert_eq!(node.first_budget().spare, spare * MIB, "{free} MiB are free");
+        }
     }
 
     #[test]
