@@ -15,12 +15,22 @@ use holdfast_tests::{Cluster, Host, Names, Network, Process, Script, binaries, e
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// How often it is lost here; `HOLDFAST_LOST_HOSTS` asks for more, to measure.
+/// How often a cluster loses its leader's host here.
 const LOSSES: usize = 2;
 
-fn losses() -> usize {
-    let asked = std::env::var("HOLDFAST_LOST_HOSTS").ok();
-    asked.map_or(LOSSES, |count| count.parse().expect("a number in HOLDFAST_LOST_HOSTS"))
+/// How often everything is lost instead, in a run that measures.
+fn asked() -> Option<usize> {
+    let count = std::env::var("HOLDFAST_LOST_HOSTS").ok()?;
+    Some(count.parse().expect("a number in HOLDFAST_LOST_HOSTS"))
+}
+
+/// Prints a line for a table of `benchmarks.md` in a run that measures: times, median and worst
+/// in milliseconds.
+fn publish(what: &str, mut taken: Vec<Duration>) {
+    taken.sort_unstable();
+    let (Some(_), Some(worst)) = (asked(), taken.last()) else { return };
+    let [median, worst] = [taken[taken.len() / 2], *worst].map(|time| time.as_secs_f64() * 1e3);
+    println!("| {what} | {} | {median:.0} | {worst:.0} |", taken.len());
 }
 
 /// Cuts off the leader's host so many times; answers how long each write begun
@@ -31,7 +41,7 @@ async fn lose_leaders(network: &mut Network, flags: &[&str]) -> Vec<Duration> {
     let mut cluster = Cluster::start_on(&hosts, &flags).await;
     let keys = cluster.client().keys(job("lost"));
     let mut outages = Vec::new();
-    for added in 1..=losses() as i64 {
+    for added in 1..=asked().unwrap_or(LOSSES) as i64 {
         assert_eq!(keys.add("count", 1, soon()).await.expect("a cluster at work"), added * 2 - 1);
         let leader = cluster.leader().await;
         let host = &hosts[leader as usize - 1];
@@ -62,12 +72,9 @@ fn the_leader_s_host_is_succeeded_before_an_election_is_due() {
 #[test]
 fn at_default_settings_a_lost_host_costs_a_moment() {
     Network::test(async |network| {
-        let mut outages = lose_leaders(network, &[]).await;
-        outages.sort();
-        println!(
-            "host lost to the next write: median {:?} of {outages:?}",
-            outages[outages.len() / 2]
-        );
+        let outages = lose_leaders(network, &[]).await;
+        println!("host lost to the next write: {outages:?}");
+        publish("a host lost, to the next write", outages);
     });
 }
 
@@ -134,76 +141,87 @@ async fn grant(client: &Client) -> LeaseId {
     .await
 }
 
+/// Cuts a client off from the leader alone; answers how long the longest call took that was begun
+/// later than [`NOTICED`].
+async fn cut_off_from_the_leader(network: &mut Network) -> Duration {
+    let hosts: [Host; 3] = network.hosts(Names::Real);
+    let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
+    let client = cluster.client();
+    let keys = client.keys(job("cut"));
+    keys.add("count", 1, soon()).await.expect("a cluster at work");
+    let lease = grant(&client).await;
+    // One that only waits notices, too.
+    let waiting = cluster.client();
+    let its_keys = waiting.keys(job("cut"));
+    let mut wait = JoinSet::new();
+    wait.spawn(async move { its_keys.wait(vec!["go".into()], soon()).await });
+    eventually("the wait's connection", async || waiting.statistics().leader).await;
+    // So does an agent: its lease and its connections stay.
+    let flags = ["--job", "agent", "--lease-ttl", "1500ms", "--no-keeper"];
+    let command = UnderAgent::start(&mut cluster, "agent", &flags).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    store.set("k", b"v").await;
+    let (leader, term) = (cluster.leader().await, cluster.status_of(1).await.term);
+    let host = &hosts[leader as usize - 1];
+    host.lose_what_goes_to(HERE);
+
+    let (cut, mut count, mut worst) = (Instant::now(), 1, Duration::ZERO);
+    let (mut of_agent, mut wait) = (Duration::ZERO, Some(wait));
+    while cut.elapsed() < CUT_OFF {
+        let begun = Instant::now();
+        count += 1;
+        assert_eq!(keys.add("count", 1, soon()).await.expect("another way"), count);
+        if begun.duration_since(cut) > NOTICED {
+            worst = worst.max(begun.elapsed());
+        }
+        let renewed = Command::Lease(LeaseCommand::KeepAlive { lease });
+        let renewed = client.propose(renewed, soon()).await.expect("another way").outcome;
+        assert!(matches!(renewed, Outcome::Lease(LeaseOutcome::Kept)), "{renewed:?}");
+        let begun = Instant::now();
+        store.set("k", b"v").await;
+        if begun.duration_since(cut) > NOTICED {
+            of_agent = of_agent.max(begun.elapsed());
+            if let Some(mut wait) = wait.take() {
+                let begun = Instant::now();
+                keys.put("go", "now", soon()).await.expect("another way");
+                let ended = wait.join_next().await.expect("it waits");
+                ended.expect("it does not panic").expect("another way");
+                println!("a wait went on after {:?}", begun.elapsed());
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!(
+        "{count} adds while cut off from the leader, the worst took {worst:?}; of an agent's \
+         {of_agent:?}"
+    );
+    let said = command.agent.said();
+    assert!(!said.contains("lease") || !said.contains("expired"), "{said}");
+    let connects = client.statistics().connects;
+    host.reach_again(HERE);
+    eventually("the direct way", async || {
+        count += 1;
+        assert_eq!(keys.add("count", 1, soon()).await.expect("a cluster at work"), count);
+        (client.statistics().connects > connects).then_some(())
+    })
+    .await;
+    let status = cluster.status_of(leader).await;
+    assert_eq!((status.term, status.leader), (term, Some(leader)));
+    assert_eq!(store.get("k").await, b"v", "the connection was kept");
+    command.end(0).await;
+    cluster.wait_all_ready().await;
+    worst.max(of_agent)
+}
+
 #[test]
 fn a_client_that_loses_only_the_leader_goes_through_another_node() {
-    Network::test(async |network| {
-        let hosts: [Host; 3] = network.hosts(Names::Real);
-        let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
-        let client = cluster.client();
-        let keys = client.keys(job("cut"));
-        keys.add("count", 1, soon()).await.expect("a cluster at work");
-        let lease = grant(&client).await;
-        // One that only waits notices, too.
-        let waiting = cluster.client();
-        let its_keys = waiting.keys(job("cut"));
-        let mut wait = JoinSet::new();
-        wait.spawn(async move { its_keys.wait(vec!["go".into()], soon()).await });
-        eventually("the wait's connection", async || waiting.statistics().leader).await;
-        // So does an agent: its lease and its connections stay.
-        let flags = ["--job", "agent", "--lease-ttl", "1500ms", "--no-keeper"];
-        let command = UnderAgent::start(&mut cluster, "agent", &flags).await;
-        let mut store = TcpStore::connect(&command.address).await;
-        store.set("k", b"v").await;
-        let (leader, term) = (cluster.leader().await, cluster.status_of(1).await.term);
-        let host = &hosts[leader as usize - 1];
-        host.lose_what_goes_to(HERE);
-
-        let (cut, mut count, mut worst) = (Instant::now(), 1, Duration::ZERO);
-        let (mut of_agent, mut wait) = (Duration::ZERO, Some(wait));
-        while cut.elapsed() < CUT_OFF {
-            let begun = Instant::now();
-            count += 1;
-            assert_eq!(keys.add("count", 1, soon()).await.expect("another way"), count);
-            if begun.duration_since(cut) > NOTICED {
-                worst = worst.max(begun.elapsed());
-            }
-            let renewed = Command::Lease(LeaseCommand::KeepAlive { lease });
-            let renewed = client.propose(renewed, soon()).await.expect("another way").outcome;
-            assert!(matches!(renewed, Outcome::Lease(LeaseOutcome::Kept)), "{renewed:?}");
-            let begun = Instant::now();
-            store.set("k", b"v").await;
-            if begun.duration_since(cut) > NOTICED {
-                of_agent = of_agent.max(begun.elapsed());
-                if let Some(mut wait) = wait.take() {
-                    let begun = Instant::now();
-                    keys.put("go", "now", soon()).await.expect("another way");
-                    let ended = wait.join_next().await.expect("it waits");
-                    ended.expect("it does not panic").expect("another way");
-                    println!("a wait went on after {:?}", begun.elapsed());
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        println!(
-            "{count} adds while cut off from the leader, the worst took {worst:?}; of an agent's \
-             {of_agent:?}"
-        );
-        let said = command.agent.said();
-        assert!(!said.contains("lease") || !said.contains("expired"), "{said}");
-        let connects = client.statistics().connects;
-        host.reach_again(HERE);
-        eventually("the direct way", async || {
-            count += 1;
-            assert_eq!(keys.add("count", 1, soon()).await.expect("a cluster at work"), count);
-            (client.statistics().connects > connects).then_some(())
-        })
-        .await;
-        let status = cluster.status_of(leader).await;
-        assert_eq!((status.term, status.leader), (term, Some(leader)));
-        assert_eq!(store.get("k").await, b"v", "the connection was kept");
-        command.end(0).await;
-        cluster.wait_all_ready().await;
-    });
+    let mut longest = Vec::new();
+    for _ in 0..asked().unwrap_or(1) {
+        Network::test(async |network| {
+            longest.push(Box::pin(cut_off_from_the_leader(network)).await);
+        });
+    }
+    publish("cut off from the leader for 12 s, the longest call after the first second", longest);
 }
 
 /// A host with an agent on it and a trainer, which has joined.
@@ -222,50 +240,59 @@ async fn trainer_on(cluster: &mut Cluster, host: &Host, process: u32) -> (Proces
     (agent, trainer)
 }
 
+/// Loses a host with the leader and a trainer on it; answers when the others' round ended.
+async fn lose_host_with_leader(network: &mut Network) -> Duration {
+    let hosts: [Host; 3] = network.hosts(Names::Real);
+    let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
+    let (mut agents, mut trainers) = (Vec::new(), Vec::new());
+    for (process, host) in (1..).zip(&hosts) {
+        let (agent, trainer) = trainer_on(&mut cluster, host, process).await;
+        agents.push(agent);
+        trainers.push(trainer);
+    }
+    let leader = cluster.leader().await;
+    let lost = trainers.remove(leader as usize - 1);
+    let others: Vec<String> = (1..=3).filter(|n| *n != leader).map(|n| n.to_string()).collect();
+    for trainer in &mut trainers {
+        trainer.order("roll lost").await;
+    }
+    let client = cluster.client();
+    let rounds = || client.read(Read::rounds(job("train")), Default::default(), soon());
+    let before = eventually("the others to wait", async || {
+        let answer = rounds().await.ok()?;
+        let ReadOutcome::Rounds(rounds) = answer.outcome else { return None };
+        rounds.iter().any(|open| open.arrived.len() == 2).then_some(answer.time_ms)
+    })
+    .await;
+    hosts[leader as usize - 1].cut_off();
+    let cut = Instant::now();
+    for trainer in &mut trainers {
+        assert_eq!(trainer.says("rolled lost ").await, others.join(","));
+    }
+    let closed = cut.elapsed();
+    println!("host and leader lost to the end of a round: {closed:?}");
+    // The next leader gives the lease one TTL of log time, and no more.
+    let list = ["-o", "json", "--job", "train", "processes"];
+    let listed: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
+    let mut listed = listed["processes"].as_array().expect("a list").iter();
+    let end = &listed.find(|one| one["process"] == leader).expect("it was there")["end"];
+    assert_eq!(end["cause"], "lease_expired");
+    let ended = end["at_ms"].as_u64().expect("a log time");
+    println!("its lease ended after {} ms of log time", ended - before);
+    assert!(ended - before < 3 * TTL_MS, "{ended} ms, {before} ms when it was lost");
+    hosts[leader as usize - 1].plug_in();
+    cluster.wait_all_ready().await;
+    drop((lost, agents));
+    closed
+}
+
 #[test]
 fn a_round_goes_on_when_a_host_is_lost_together_with_the_leader_on_it() {
-    Network::test(async |network| {
-        let hosts: [Host; 3] = network.hosts(Names::Real);
-        let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
-        let (mut agents, mut trainers) = (Vec::new(), Vec::new());
-        for (process, host) in (1..).zip(&hosts) {
-            let (agent, trainer) = trainer_on(&mut cluster, host, process).await;
-            agents.push(agent);
-            trainers.push(trainer);
-        }
-        let leader = cluster.leader().await;
-        let lost = trainers.remove(leader as usize - 1);
-        let others: Vec<String> = (1..=3).filter(|n| *n != leader).map(|n| n.to_string()).collect();
-        for trainer in &mut trainers {
-            trainer.order("roll lost").await;
-        }
-        let client = cluster.client();
-        let rounds = || client.read(Read::rounds(job("train")), Default::default(), soon());
-        let before = eventually("the others to wait", async || {
-            let answer = rounds().await.ok()?;
-            let ReadOutcome::Rounds(rounds) = answer.outcome else { return None };
-            rounds.iter().any(|open| open.arrived.len() == 2).then_some(answer.time_ms)
-        })
-        .await;
-        hosts[leader as usize - 1].cut_off();
-        let cut = Instant::now();
-        for trainer in &mut trainers {
-            assert_eq!(trainer.says("rolled lost ").await, others.join(","));
-        }
-        println!("host and leader lost to the end of a round: {:?}", cut.elapsed());
-        // The next leader gives the lease one TTL of log time, and no more.
-        let list = ["-o", "json", "--job", "train", "processes"];
-        let listed: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
-        let mut listed = listed["processes"].as_array().expect("a list").iter();
-        let end = &listed.find(|one| one["process"] == leader).expect("it was there")["end"];
-        assert_eq!(end["cause"], "lease_expired");
-        let ended = end["at_ms"].as_u64().expect("a log time");
-        println!("its lease ended after {} ms of log time", ended - before);
-        assert!(ended - before < 3 * TTL_MS, "{ended} ms, {before} ms when it was lost");
-        hosts[leader as usize - 1].plug_in();
-        cluster.wait_all_ready().await;
-        drop((lost, agents));
-    });
+    let mut closed = Vec::new();
+    for _ in 0..asked().unwrap_or(1) {
+        Network::test(async |network| closed.push(Box::pin(lose_host_with_leader(network)).await));
+    }
+    publish("a host and the leader on it lost, to the end of a round", closed);
 }
 
 /// How long a follower is cut off, and how soon it holds a new write then: the

@@ -198,8 +198,9 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     ));
     section.remark(
         "When a process is killed its sockets close at once, and its port refuses; when its host is lost nothing closes, but \
-         the port says nothing (measured with `HOLDFAST_LOST_HOSTS=50 cargo nextest run --package holdfast-tests --test \
-         lost_hosts --no-capture`); when it is paused its port answers, and voters keep to it for half a second (the leader lease).",
+         the port says nothing (measured with `HOLDFAST_LOST_HOSTS=50 cargo test --package holdfast-tests --test all lost_hosts:: \
+         -- --nocapture --test-threads 1`); when it is paused its port answers, and voters keep to it for half a second (the \
+         leader lease).",
     );
     Ok(section)
 }
