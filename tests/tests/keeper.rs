@@ -9,7 +9,7 @@ use holdfast_tests::command::{Command, WAITS, allow_descriptors, process_at};
 use holdfast_tests::job::TORCHRUN;
 use holdfast_tests::python::{python, script};
 use holdfast_tests::tcpstore::{TcpStore, key, op, text};
-use holdfast_tests::{Cluster, Job, Script, Torch, binaries, eventually};
+use holdfast_tests::{Cluster, Job, Script, Torch, binaries, eventually, patiently};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinSet;
