@@ -26,6 +26,7 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
     let ids = stage.cluster.ids();
     let others: Vec<NodeId> = ids.iter().copied().filter(|id| *id != leader).collect();
     let network = stage.cluster.network().context("the nodes have no network of their own")?;
+    let struck = Some(clock::now());
     let mut rules: Vec<(NodeId, Rule)> = Vec::new();
     let mut drop_between = |a: NodeId, b: NodeId| -> anyhow::Result<()> {
         rules.push((a, Rule::Drop { from: network.address_of(b)? }));
@@ -113,7 +114,7 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
         Nemesis::SlowLink => {
             network.set_rate(leader, RATE)?;
             let what = format!("leader {leader} sends {RATE} at most");
-            let (wound, struck) = (Wound::Slow(nemesis), Some(clock::now()));
+            let wound = Wound::Slow(nemesis);
             return Ok(Injected { what, evidence: None, wound, hold: HOLD, struck });
         }
         _ => return slow(nemesis, stage),
@@ -121,7 +122,7 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
     network.set_rules(nemesis.as_str(), &rules)?;
     // Rule hits are counted, and read when the rules are removed.
     let wound = Wound::Cut(nemesis);
-    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
+    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck })
 }
 
 /// Cuts some nodes off one after the other, in any order.
@@ -177,13 +178,22 @@ fn slow(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
         Nemesis::Duplicate => &["duplicate", "20%"],
         _ => &["delay", "75ms", "50ms"],
     };
+    let struck = Some(clock::now());
     for id in stage.cluster.ids() {
         network.set_netem(id, words)?;
     }
     let what = format!("every wire: netem {}", words.join(" "));
     // What the disciplines handle is counted, and read when they are removed.
     let wound = Wound::Slow(nemesis);
-    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
+    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck })
+}
+
+impl Wound {
+    /// Whether programs of the system made it, one after the other: until the last of them
+    /// has ended, calls may pass that it would have stopped.
+    pub(crate) fn is_of_several_steps(&self) -> bool {
+        matches!(self, Wound::Cut(_) | Wound::Slow(_))
+    }
 }
 
 /// How it is known that packets travelled badly.

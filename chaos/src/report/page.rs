@@ -206,7 +206,7 @@ fn recovery(summary: &Summary) -> String {
     });
     let columns = ["nemesis", "clients", "faults", "median", "worst", "never"];
     format!(
-        "<h2>Recovery</h2>\n<p class=\"legend\">From the injection of a fault to the return of the first write that was called after it and acknowledged.</p>\n{}",
+        "<h2>Recovery</h2>\n<p class=\"legend\">From the beginning of a fault's injection to the return of the first write that was called after the injection and acknowledged.</p>\n{}",
         table(&columns, rows.collect())
     )
 }

@@ -115,9 +115,13 @@ pub struct FaultRecord {
     pub by_name: bool,
     /// When it was begun.
     pub begin: Moment,
-    /// From when on it was there, if that was later.
+    /// When the first step of it began, if that was later.
     #[serde(default)]
     pub struck: Option<Moment>,
+    /// When its last step was done, if it was made in several: a call before that may have
+    /// passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<Moment>,
     /// When it was healed; none if it was not.
     pub end: Option<Moment>,
     /// Proof that it was really there; none if it was not observed.
