@@ -1,5 +1,6 @@
 //! The verdict on a recorded run, and why.
 
+mod kinds;
 mod recovery;
 mod tested;
 
@@ -14,6 +15,7 @@ use crate::recording::Recording;
 use crate::run::Description;
 use crate::workload::Workload;
 
+pub use kinds::Kinds;
 pub use recovery::{Recovery, RecoveryFigures};
 
 /// Percentage of each workload's operations on the store that must have a known outcome.

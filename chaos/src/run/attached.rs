@@ -167,8 +167,10 @@ impl Attached<'_> {
         signals: &mut Signals,
     ) -> anyhow::Result<()> {
         let Attached { plan, attachment, operator, shared, site } = *self;
+        description.planned = HARMLESS_FAULTS.map(str::to_owned).to_vec();
         if attachment.hook.is_some() {
             description.nemeses = HOOK_FAULTS.map(str::to_owned).to_vec();
+            description.planned.extend(HOOK_FAULTS.map(str::to_owned));
         }
         description.began = clock::now();
         save(&plan.report, description)?;
