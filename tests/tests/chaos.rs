@@ -323,6 +323,20 @@ async fn a_hook_breaks_nodes_of_a_cluster_that_is_there_and_no_job_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_session_is_left_on_a_cluster_that_is_there() {
+    let cluster = Cluster::start(3).await;
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let report = folder.path().join("report");
+    let list = cluster.list();
+    let arguments = ["attach", "--store", &list, "--workload", "register,session"];
+    let bounds = ["--duration", "4s", "--seed", "3", "--report"];
+    let ended = chaos(&[&arguments[..], &bounds[..]].concat(), &report).await;
+    assert_eq!(ended.code, Some(0), "{ended:#?}");
+    let leader = cluster.leader().await;
+    assert_eq!(cluster.metric(leader, "holdfast_sessions_active").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_speaks_tls_and_asks_for_a_token_is_judged_as_any_other() {
     let mut cluster = Cluster::plan(3, &[]);
     let certificates = cluster.make_certificates().await;
