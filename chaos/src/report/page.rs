@@ -105,11 +105,13 @@ fn run(summary: &Summary) -> String {
             format!("{} at {} ({})", node.id, node.address, node.version.as_deref().unwrap_or("?"))
         })
         .collect();
+    let commit = it.commit.iter().chain(&it.commit_doubts).cloned().collect::<Vec<_>>().join("; ");
+    let commit = if commit.is_empty() { "unknown".to_owned() } else { commit };
     let rows = [
         ("again with", format!("<code>{}</code>", escape(&it.command))),
         ("seed", it.seed.to_string()),
         ("version", escape(&it.version)),
-        ("commit", escape(it.commit.as_deref().unwrap_or("unknown"))),
+        ("commit", escape(&commit)),
         ("nodes", escape(&nodes.join(", "))),
         ("workloads", escape(&it.workloads.join(", "))),
         ("clients", it.clients.len().to_string()),
@@ -323,6 +325,16 @@ mod tests {
         for layer in ["a network namespace for each node", "an ext4 image for each node"] {
             assert!(page.contains(layer), "{page}");
         }
+    }
+
+    #[test]
+    fn a_doubt_about_the_commit_stands_beside_it() {
+        let mut summary = failed();
+        assert!(page(&summary).contains("<th scope=\"row\">commit</th><td>unknown</td>"));
+        summary.description.commit = Some("abc".to_owned());
+        summary.description.commit_doubts = vec!["it was <changed>".to_owned()];
+        let page = page(&summary);
+        assert!(page.contains("<td>abc; it was &lt;changed&gt;</td>"), "{page}");
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub struct Description {
     pub version: String,
     /// The commit of the checkout that the binaries lie in, if they lie in one.
     pub commit: Option<String>,
+    /// Why the binaries may be of another state than that commit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commit_doubts: Vec<String>,
     /// The nodes of the cluster at its beginning, with their own reports.
     pub nodes: Vec<NodeDescription>,
     /// Names of the workloads.
