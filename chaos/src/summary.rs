@@ -1,6 +1,7 @@
 //! The verdict on a recorded run, and why.
 
 mod gaps;
+mod kinds;
 mod recovery;
 mod tested;
 
@@ -16,6 +17,7 @@ use crate::run::Description;
 use crate::workload::Workload;
 
 use gaps::Gaps;
+pub use kinds::Kinds;
 pub use recovery::{Recovery, RecoveryFigures};
 
 /// Percentage of each workload's operations on the store that must have a known outcome.

@@ -15,6 +15,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 async fn chaos(arguments: &[&str], folder: &Path) -> Ended {
     let mut command = binaries::command("holdfast-chaos");
     command.args(arguments).arg(folder);
+    // What a test leaves on its own cluster, no other test has to heal.
+    if let (Some(&"attach"), Some(own)) = (arguments.first(), folder.parent()) {
+        command.env("TMPDIR", own);
+    }
     Ended::of(command).await
 }
 
@@ -302,24 +306,67 @@ async fn a_node_without_its_folder_is_replaced_and_leadership_is_not_lost_to_a_s
     }
 }
 
+/// A hook that stops a node, whatever fault it is asked for, and then writes its id to the
+/// file `stopped`.
+fn hook(cluster: &mut Cluster, folder: &Path) -> String {
+    for id in cluster.ids() {
+        let pid = cluster.process(id).pid().to_string();
+        std::fs::write(folder.join(format!("pid-{id}")), pid).expect("a file");
+    }
+    let script = format!(
+        "#!/bin/sh\ncd {}\npid=$(cat pid-$3)\ncase $1 in\ninject) kill -STOP $pid; echo $3 > stopped ;;\nheal) kill -CONT $pid ;;\nverify) grep -q 'State:.T' /proc/$pid/status ;;\nesac\n",
+        folder.display()
+    );
+    let hook = folder.join("hook");
+    std::fs::write(&hook, script).expect("a hook");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&hook, mode).expect("a program");
+    hook.display().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_killed_on_a_cluster_that_is_there_is_undone() {
+    let mut cluster = Cluster::start(3).await;
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let (hook, list) = (hook(&mut cluster, folder.path()), cluster.list());
+    let chaos = || {
+        let mut command = binaries::command("holdfast-chaos");
+        command.env("TMPDIR", folder.path());
+        command
+    };
+    let mut attach = chaos();
+    attach.args(["attach", "--store", &list, "--workload", "register", "--duration", "5min"]);
+    attach.args(["--seed", "3", "--i-own-this-cluster", "--hook", &hook, "--report"]);
+    attach.arg(folder.path().join("report"));
+    let mut run = Process::start("a run", attach, &folder.path().join("log"));
+    let stopped = eventually("a node that is stopped", async || {
+        std::fs::read_to_string(folder.path().join("stopped")).ok()?.trim().parse::<u64>().ok()
+    })
+    .await;
+    run.kill();
+    let heal = async || {
+        let mut command = chaos();
+        command.arg("heal");
+        Ended::of(command).await
+    };
+    let healed = heal().await;
+    assert_eq!(healed.code, Some(0), "{healed:#?}");
+    assert!(healed.stdout.contains(&format!(" of node {stopped} with {hook}")), "{healed:#?}");
+    assert!(healed.stdout.contains("deleted job chaos-"), "{healed:#?}");
+    let status = format!("/proc/{}/status", cluster.process(stopped).pid());
+    let status = std::fs::read_to_string(status).expect("the node runs");
+    assert!(!status.contains("State:\tT"), "{status}");
+    let jobs = cluster.cli_ok(&["job", "list"]).await;
+    assert!(!jobs.contains("chaos-"), "{jobs}");
+    let healed = heal().await;
+    assert!(healed.stdout.contains("nothing was left behind"), "{healed:#?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hook_breaks_nodes_of_a_cluster_that_is_there_and_no_job_is_left() {
     let mut cluster = Cluster::start(3).await;
     let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
-    for id in cluster.ids() {
-        let pid = cluster.process(id).pid().to_string();
-        std::fs::write(folder.path().join(format!("pid-{id}")), pid).expect("a file");
-    }
-    // Whatever it is asked for, it stops the node.
-    let script = format!(
-        "#!/bin/sh\npid=$(cat {}/pid-$3)\ncase $1 in\ninject) kill -STOP $pid ;;\nheal) kill -CONT $pid ;;\nverify) grep -q 'State:.T' /proc/$pid/status ;;\nesac\n",
-        folder.path().display()
-    );
-    let hook = folder.path().join("hook");
-    std::fs::write(&hook, script).expect("a hook");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&hook, mode).expect("a program");
-    let (list, hook) = (cluster.list(), hook.display().to_string());
+    let (hook, list) = (hook(&mut cluster, folder.path()), cluster.list());
     let report = folder.path().join("report");
     let arguments = ["attach", "--store", &list, "--workload", "register", "--duration", "4s"];
     let owned = ["--seed", "3", "--i-own-this-cluster", "--hook", &hook, "--report"];
@@ -334,6 +381,20 @@ async fn a_hook_breaks_nodes_of_a_cluster_that_is_there_and_no_job_is_left() {
     }
     let jobs = cluster.cli_ok(&["job", "list"]).await;
     assert!(!jobs.contains("chaos-"), "{jobs}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_session_is_left_on_a_cluster_that_is_there() {
+    let cluster = Cluster::start(3).await;
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let report = folder.path().join("report");
+    let list = cluster.list();
+    let arguments = ["attach", "--store", &list, "--workload", "register,session"];
+    let bounds = ["--duration", "4s", "--seed", "3", "--report"];
+    let ended = chaos(&[&arguments[..], &bounds[..]].concat(), &report).await;
+    assert_eq!(ended.code, Some(0), "{ended:#?}");
+    let leader = cluster.leader().await;
+    assert_eq!(cluster.metric(leader, "holdfast_sessions_active").await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,7 @@
 //! | `crash` | nodes that end at a crash point, in builds that have them |
 //! | [`clocks`] | clocks of a node that jump and drift |
 //! | [`containers`] | a cluster of containers, in the place of processes |
+//! | [`foreign`] | what is to be undone on a cluster that was there |
 //! | [`disks`] | a file system for each node |
 //! | [`process`] | a child, and how it is distinguished from others |
 //! | `slot` | the place of a program: it runs, is paused, or is down |
@@ -32,6 +33,7 @@ pub mod containers;
 pub mod crash;
 pub mod disks;
 pub mod etcd;
+pub mod foreign;
 pub mod http;
 pub mod jobs;
 mod looks;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
+use super::foreign::{Broken, Foreign};
 use super::process::Identity;
 use super::{containers, disks, private};
 use crate::network;
@@ -33,6 +34,9 @@ pub struct State {
     /// Its projects of containers.
     #[serde(default)]
     pub projects: Vec<String>,
+    /// The cluster that it works on, if it did not start it.
+    #[serde(default)]
+    pub foreign: Option<Foreign>,
 }
 
 /// A run's state, written again with every change.
@@ -60,6 +64,7 @@ impl StateFile {
             namespaces: vec![],
             mounts: vec![],
             projects: vec![],
+            foreign: None,
         };
         let file = StateFile { path, state };
         file.write()?;
@@ -92,21 +97,50 @@ impl StateFile {
         self.write()
     }
 
+    /// A cluster that is there is about to be worked on.
+    pub fn works_on(&mut self, foreign: Foreign) -> anyhow::Result<()> {
+        self.state.foreign = Some(foreign);
+        self.write()
+    }
+
+    /// A node of that cluster is about to be broken; none: it is healed.
+    pub fn breaks(&mut self, broken: Option<Broken>) -> anyhow::Result<()> {
+        if let Some(foreign) = &mut self.state.foreign {
+            foreign.broken = broken;
+        }
+        self.write()
+    }
+
+    /// The job on that cluster was deleted.
+    pub fn job_is_deleted(&mut self) -> anyhow::Result<()> {
+        if let Some(foreign) = &mut self.state.foreign {
+            foreign.job = None;
+        }
+        self.write()
+    }
+
     fn write(&self) -> anyhow::Result<()> {
-        let text = serde_json::to_vec_pretty(&self.state)?;
-        let new = self.path.with_extension("new");
-        std::fs::write(&new, text).with_context(|| new.display().to_string())?;
-        std::fs::rename(&new, &self.path).with_context(|| self.path.display().to_string())
+        write(&self.path, &self.state)
     }
 }
 
+/// Writes a state as a whole, in the place of an older one.
+fn write(path: &Path, state: &State) -> anyhow::Result<()> {
+    let text = serde_json::to_vec_pretty(state)?;
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).with_context(|| new.display().to_string())?;
+    std::fs::rename(&new, path).with_context(|| path.display().to_string())
+}
+
 impl State {
-    /// Whether there is a process, a namespace or a file system of it.
+    /// Whether there is a process, a namespace or a file system of it, or anything on a cluster
+    /// that it did not start.
     fn is_left(&self) -> bool {
         self.processes.iter().any(Identity::runs)
             || self.namespaces.iter().any(|name| network::exists(name))
             || self.mounts.iter().any(|mount| disks::is_mounted(mount))
             || self.projects.iter().any(|name| containers::exists(name))
+            || self.foreign.as_ref().is_some_and(Foreign::is_left)
     }
 }
 
@@ -128,16 +162,24 @@ pub fn heal() -> anyhow::Result<Vec<String>> {
             continue;
         }
         let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
-        let state: State = serde_json::from_slice(&text)
+        let mut state: State = serde_json::from_slice(&text)
             .with_context(|| format!("{} is not what a run writes; delete it", path.display()))?;
         if state.owner.runs() {
             done.push(format!("run {} is under way, and left alone", state.owner.pid));
             continue;
         }
-        let healed = heal_one(&state, &mut done)
-            .and_then(|()| std::fs::remove_file(&path).with_context(|| path.display().to_string()));
-        if let Err(error) = healed {
-            failed.push(format!("run {}: {error:#}", state.owner.pid));
+        let healed = heal_one(&mut state, &mut done);
+        let recorded = match healed {
+            Ok(()) => std::fs::remove_file(&path).with_context(|| path.display().to_string()),
+            // What is undone by now is not undone again.
+            Err(_) => write(&path, &state),
+        };
+        if let Err(error) = healed.and(recorded) {
+            failed.push(format!(
+                "run {}: {error:#}; if nothing of that is left, delete {}",
+                state.owner.pid,
+                path.display()
+            ));
         }
     }
     if !failed.is_empty() {
@@ -147,7 +189,7 @@ pub fn heal() -> anyhow::Result<Vec<String>> {
     Ok(done)
 }
 
-fn heal_one(state: &State, done: &mut Vec<String>) -> anyhow::Result<()> {
+fn heal_one(state: &mut State, done: &mut Vec<String>) -> anyhow::Result<()> {
     let is_own = |mount: &&PathBuf| {
         mount.parent().is_some_and(private::is_of_a_run) && disks::is_mounted(mount)
     };
@@ -178,7 +220,10 @@ fn heal_one(state: &State, done: &mut Vec<String>) -> anyhow::Result<()> {
         std::fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
         done.push(format!("deleted {}", folder.display()));
     }
-    Ok(())
+    match &mut state.foreign {
+        Some(foreign) => foreign.heal(done),
+        None => Ok(()),
+    }
 }
 
 /// Waits until killed processes, which hold their namespace, have ended.
@@ -203,6 +248,18 @@ mod tests {
         file.started(own).unwrap();
         drop(file);
         assert!(path.exists());
+        drop(StateFile::create(None).unwrap());
+        assert!(!path.exists());
+
+        let mut file = StateFile::create(None).unwrap();
+        let job = Some("chaos-1".parse().unwrap());
+        file.works_on(Foreign { job, ..Foreign::default() }).unwrap();
+        file.breaks(Some(Broken { fault: "cut".to_owned(), node: 1 })).unwrap();
+        file.job_is_deleted().unwrap();
+        drop(file);
+        let state: State = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let foreign = state.foreign.unwrap();
+        assert_eq!((foreign.job, foreign.broken.unwrap().node), (None, 1));
         drop(StateFile::create(None).unwrap());
         assert!(!path.exists());
     }

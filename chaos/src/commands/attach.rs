@@ -59,19 +59,27 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         check_token_file(file).with_context(|| format!("--token-file {}", file.display()))?;
     }
     let files = TlsFiles {
-        ca: arguments.tls_ca.clone(),
-        cert: arguments.tls_cert.clone(),
-        key: arguments.tls_key.clone(),
+        ca: absolute(arguments.tls_ca.as_ref())?,
+        cert: absolute(arguments.tls_cert.as_ref())?,
+        key: absolute(arguments.tls_key.as_ref())?,
     };
-    let credentials = Credentials { token_file: arguments.token_file.clone(), tls: files.read()? };
+    let token_file = absolute(arguments.token_file.as_ref())?;
+    let credentials = Credentials { token_file, tls: files.read()? };
     let attachment = Attachment {
         list: arguments.store.clone(),
         endpoints: parse_endpoints(&arguments.store).context("--store")?,
         credentials,
-        hook: arguments.hook.clone().map(Breaker::Program),
+        files,
+        hook: absolute(arguments.hook.as_ref())?.map(Breaker::Program),
     };
     load::prepare(&plan.report)?;
     judged(&plan, &attachment, command(arguments, &plan)).map(Verdict::exit_code)
+}
+
+/// The absolute path of a file that was named: `heal` may run in another folder.
+fn absolute(path: Option<&PathBuf>) -> anyhow::Result<Option<PathBuf>> {
+    let path = path.filter(|path| !path.as_os_str().is_empty());
+    path.map(std::path::absolute).transpose().context("where this program runs")
 }
 
 /// Does it to an existing cluster, and judges it.

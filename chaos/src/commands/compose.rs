@@ -39,6 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         list: endpoints.join(","),
         endpoints,
         credentials: Default::default(),
+        files: Default::default(),
         hook: Some(Breaker::Containers(Box::new(containers))),
     };
     let file = arguments.file.display();

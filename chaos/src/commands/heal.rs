@@ -4,7 +4,8 @@ use holdfast_chaos::cluster::state;
 
 use super::print;
 
-/// Undo what killed runs left behind: node processes, network namespaces, folders
+/// Undo what killed runs left behind: node processes, network namespaces, folders, and on
+/// clusters of yours the job of `attach` and what its hook broke
 ///
 /// A run writes down what it makes. What belongs to a run that is still under
 /// way, and processes that only have the number of a former node, are left alone.

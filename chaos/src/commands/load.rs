@@ -1,7 +1,7 @@
 //! Flags of every run: which clients work for how long, and where the report goes.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use holdfast_chaos::nemesis::group::Group;
@@ -10,6 +10,8 @@ use holdfast_chaos::run::{Description, LeftOut};
 
 /// Default duration of a run.
 const DURATION_DEFAULT: Duration = Duration::from_secs(60);
+/// The program of a node.
+const STORE: &str = "holdfast-store";
 /// Most clients of one workload.
 const CLIENTS_MAX: usize = 64;
 
@@ -105,11 +107,13 @@ pub(super) fn describe(plan: &Plan, command: String) -> Description {
     let names = |is: fn(&&(Group, bool)) -> bool| {
         plan.nemeses.iter().filter(is).map(|(group, _)| group.to_string()).collect()
     };
+    let (commit, commit_doubts) = commit(plan).unzip();
     Description {
         seed: plan.seed,
         command,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: commit(plan),
+        commit,
+        commit_doubts: commit_doubts.unwrap_or_default(),
         workloads: plan.workloads.iter().map(|it| it.as_str().to_owned()).collect(),
         nemeses: names(|(_, by_name)| *by_name),
         planned: names(|_| true),
@@ -118,12 +122,46 @@ pub(super) fn describe(plan: &Plan, command: String) -> Description {
     }
 }
 
-/// The commit of the checkout that the binaries lie in, if it is one.
-fn commit(plan: &Plan) -> Option<String> {
+/// The commit of the checkout that the binaries lie in, if they lie in one, and why they may be of
+/// another state.
+fn commit(plan: &Plan) -> Option<(String, Vec<String>)> {
     let own = std::env::current_exe().ok()?;
     let folder = plan.binaries.as_deref().or(own.parent())?;
-    let mut command = std::process::Command::new("git");
-    let output = command.arg("-C").arg(folder).args(["rev-parse", "HEAD"]).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    (output.status.success()).then(|| text.trim().to_owned())
+    let git = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        let output = command.arg("-C").arg(folder).args(arguments).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let head = git(&["show", "--no-patch", "--format=%H %ct", "HEAD"])?;
+    let (commit, seconds) = head.split_once(' ')?;
+    let committed = UNIX_EPOCH + Duration::from_secs(seconds.parse().ok()?);
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]);
+    let is_clean = changed.is_some_and(|changed| changed.is_empty());
+    let built = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
+    let built = [built(&own), built(&folder.join(STORE))].into_iter().flatten().min();
+    Some((commit.to_owned(), doubts(is_clean, built, committed)))
+}
+
+/// Why programs of which the first was built at that time may not be those of a commit.
+fn doubts(is_clean: bool, built: Option<SystemTime>, committed: SystemTime) -> Vec<String> {
+    let changed = (!is_clean).then_some("the checkout has changes that are not committed");
+    let is_older = built.is_some_and(|built| built < committed);
+    let older = is_older.then_some("the programs were built before that commit was made");
+    changed.into_iter().chain(older).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_another_state_than_the_commit_are_doubted() {
+        let committed = UNIX_EPOCH + Duration::from_secs(100);
+        let (before, after) = (committed - Duration::from_secs(1), committed);
+        assert_eq!(doubts(true, Some(after), committed), [""; 0]);
+        assert!(doubts(false, Some(after), committed)[0].contains("not committed"));
+        assert!(doubts(true, Some(before), committed)[0].contains("built before"));
+        assert_eq!(doubts(false, Some(before), committed).len(), 2);
+    }
 }

@@ -21,7 +21,10 @@ pub(super) fn judge(folder: &Path) -> anyhow::Result<Verdict> {
 /// cannot be written.
 fn conclude(folder: &Path, summary: &Summary) {
     print!("{}", said(summary));
-    let verdict = summary.verdict.as_str();
+    let verdict = match summary.kinds().counted() {
+        Some(counted) => format!("{}: {counted}", summary.verdict.as_str()),
+        None => summary.verdict.as_str().to_owned(),
+    };
     match report::write(folder, summary) {
         Ok(page) => print(format!("{verdict}: see {}", printable(&page.to_string_lossy()))),
         Err(error) => {
@@ -48,7 +51,10 @@ fn said(summary: &Summary) -> String {
     }
     let faults = &summary.description.faults;
     let seen = faults.iter().filter(|fault| fault.evidence.is_some()).count();
-    lines.push(format!("{} faults, {seen} of them verified", faults.len()));
+    let kinds = summary.kinds();
+    let counted = kinds.counted().map(|counted| format!("; {counted}")).unwrap_or_default();
+    lines.push(format!("{} faults, {seen} of them verified{counted}", faults.len()));
+    lines.extend(kinds.missing().iter().map(|line| printable(line)));
     for fault in faults.iter().filter(|fault| fault.evidence.is_none()) {
         let why = fault.error.as_deref().unwrap_or("nothing shows that it was there");
         lines.push(printable(&format!("not verified: {}: {why}", fault.nemesis)));
@@ -113,6 +119,16 @@ mod tests {
         assert!(said.contains("\\u{1b}[2J") && !said.contains('\u{1b}'), "{said}");
         conclude(folder.path(), &summary);
         assert!(folder.path().join("report.html").is_file());
+    }
+
+    #[test]
+    fn what_was_planned_and_not_injected_is_said() {
+        let folder = hostile();
+        let mut summary = summary::summarize(Recording::read(folder.path()).unwrap());
+        summary.description.planned = vec!["ring".to_owned(), "kill\u{1b}-leader".to_owned()];
+        let said = said(&summary);
+        assert!(said.contains("0 faults, 0 of them verified; 0 of 2 kinds injected\n"), "{said}");
+        assert!(said.contains("not injected in this time: kill\\u{1b}-leader, ring\n"), "{said}");
     }
 
     #[test]

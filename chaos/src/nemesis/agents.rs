@@ -32,9 +32,9 @@ pub(super) async fn kill(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
 
 pub(super) async fn pause(hold: Duration, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let agent = any(stage)?;
+    let struck = Some(clock::now());
     let stopped = stage.cluster.pause_agent(agent).await?;
     let evidence = stopped.then(|| "the system showed it as stopped".to_owned());
     let what = format!("paused agent {} for {} ms", agent + 1, hold.as_millis());
-    let struck = Some(clock::now());
     Ok(Injected { what, evidence, wound: Wound::AgentPaused(agent), hold, struck })
 }

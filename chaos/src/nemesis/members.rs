@@ -119,8 +119,8 @@ pub(super) async fn replace_under_partition(stage: &mut Stage<'_>) -> anyhow::Re
 /// Leadership is handed to a node that is stopped.
 pub(super) async fn hand_over_to_frozen(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let to = stage.follower().await?;
-    let stopped = stage.cluster.pause(to).await?;
     let struck = Some(clock::now());
+    let stopped = stage.cluster.pause(to).await?;
     let client = stage.cluster.client();
     let wish = Admin::TransferLeader { to: Some(to) };
     let answer = client.admin(wish, Deadline::after(HAND_OVER_TIME_MAX)).await;

@@ -187,7 +187,7 @@ pub(crate) struct Injected {
     pub(crate) wound: Wound,
     /// How long it lasts.
     pub(crate) hold: Duration,
-    /// From when on it was there; none if it began with the nemesis.
+    /// When the first step of it began; none if it began with the nemesis.
     pub(crate) struck: Option<Moment>,
 }
 

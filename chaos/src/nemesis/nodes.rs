@@ -130,10 +130,10 @@ pub(super) async fn kill_all(stage: &mut Stage<'_>, ids: &[NodeId]) -> anyhow::R
 }
 
 async fn pause(stage: &mut Stage<'_>, id: NodeId, hold: Duration) -> anyhow::Result<Injected> {
+    let struck = Some(clock::now());
     let stopped = stage.cluster.pause(id).await?;
     let evidence = stopped.then(|| "the system showed it as stopped".to_owned());
     let what = format!("paused node {id} for {} ms", hold.as_millis());
-    let struck = Some(clock::now());
     Ok(Injected { what, evidence, wound: Wound::Paused(id), hold, struck })
 }
 

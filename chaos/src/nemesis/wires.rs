@@ -29,6 +29,7 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
     let ids = stage.cluster.ids();
     let others: Vec<NodeId> = ids.iter().copied().filter(|id| *id != leader).collect();
     let network = stage.cluster.network().context("the nodes have no network of their own")?;
+    let struck = Some(clock::now());
     let mut rules: Vec<(NodeId, Rule)> = Vec::new();
     let mut drop_between = |a: NodeId, b: NodeId| -> anyhow::Result<()> {
         rules.push((a, Rule::Drop { from: network.address_of(b)? }));
@@ -116,7 +117,7 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
         Nemesis::SlowLink => {
             network.set_rate(leader, RATE)?;
             let what = format!("leader {leader} sends {RATE} at most");
-            let (wound, struck) = (Wound::Slow, Some(clock::now()));
+            let wound = Wound::Slow;
             return Ok(Injected { what, evidence: None, wound, hold: HOLD, struck });
         }
         _ => return shape(nemesis, stage),
@@ -124,7 +125,7 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
     network.set_rules(nemesis.as_str(), &rules)?;
     // Rule hits are counted, and read when the rules are removed.
     let wound = Wound::Cut(nemesis);
-    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
+    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck })
 }
 
 /// Cuts some nodes off one after the other, in any order.
@@ -187,11 +188,20 @@ fn shape(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     };
     let (ids, seed) = (stage.cluster.ids(), stage.random.random());
     let network = stage.cluster.network().context("the nodes have no network of their own")?;
+    let struck = Some(clock::now());
     let shaping = network.shape(&ids, shape, seed)?;
     let what = format!("every wire: {shape}, by {}", shaping.layer().as_str());
     // What the layer handles is counted, and read when it ends.
     let wound = Wound::Shaped(nemesis, shaping);
-    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
+    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck })
+}
+
+impl Wound {
+    /// Whether programs of the system made it, one after the other: until the last of them
+    /// has ended, calls may pass that it would have stopped.
+    pub(crate) fn is_of_several_steps(&self) -> bool {
+        matches!(self, Wound::Cut(_) | Wound::Slow | Wound::Shaped(..))
+    }
 }
 
 /// Lets packets travel as ever; answers how it is known that they did not.

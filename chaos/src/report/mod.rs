@@ -86,6 +86,7 @@ pub fn document(summary: &Summary) -> Value {
         },
         "workloads": workloads.collect::<Vec<_>>(),
         "checkers": checkers.collect::<Vec<_>>(),
+        "kinds": summary.kinds(),
         "recovery": summary.recovery_figures(),
         "notes": notes,
     })

@@ -36,7 +36,9 @@ fn head(summary: &Summary) -> String {
         Verdict::Fail => "Something was seen that cannot be true, or the cluster broke.",
         Verdict::Unknown => "It was not decided. This is not a pass.",
     };
-    let mut html = format!("<h1 class=\"{verdict}\">{verdict}</h1>\n<p>{words}</p>\n");
+    let kinds = summary.kinds().counted();
+    let kinds = kinds.map(|counted| format!(" Faults: {counted}.")).unwrap_or_default();
+    let mut html = format!("<h1 class=\"{verdict}\">{verdict}</h1>\n<p>{words}{kinds}</p>\n");
     if !summary.reasons.is_empty() {
         let items: Vec<String> =
             summary.reasons.iter().map(|it| format!("<li>{}</li>\n", escape(it))).collect();
@@ -103,11 +105,13 @@ fn run(summary: &Summary) -> String {
             format!("{} at {} ({})", node.id, node.address, node.version.as_deref().unwrap_or("?"))
         })
         .collect();
+    let commit = it.commit.iter().chain(&it.commit_doubts).cloned().collect::<Vec<_>>().join("; ");
+    let commit = if commit.is_empty() { "unknown".to_owned() } else { commit };
     let rows = [
         ("again with", format!("<code>{}</code>", escape(&it.command))),
         ("seed", it.seed.to_string()),
         ("version", escape(&it.version)),
-        ("commit", escape(it.commit.as_deref().unwrap_or("unknown"))),
+        ("commit", escape(&commit)),
         ("nodes", escape(&nodes.join(", "))),
         ("workloads", escape(&it.workloads.join(", "))),
         ("clients", it.clients.len().to_string()),
@@ -206,7 +210,7 @@ fn recovery(summary: &Summary) -> String {
     });
     let columns = ["nemesis", "clients", "faults", "median", "worst", "never"];
     format!(
-        "<h2>Recovery</h2>\n<p class=\"legend\">From the injection of a fault to the return of the first write that was called after it and acknowledged.</p>\n{}",
+        "<h2>Recovery</h2>\n<p class=\"legend\">From the beginning of a fault's injection to the return of the first write that was called after the injection and acknowledged.</p>\n{}",
         table(&columns, rows.collect())
     )
 }
@@ -246,7 +250,9 @@ fn left_out(summary: &Summary) -> String {
         .iter()
         .map(|it| format!("<li>{}: {}</li>\n", escape(&it.name), escape(&it.why)))
         .collect();
-    items.extend(summary.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))));
+    let missing = summary.kinds().missing();
+    let lines = missing.iter().chain(&summary.notes);
+    items.extend(lines.map(|line| format!("<li>{}</li>\n", escape(line))));
     let body = match items.is_empty() {
         true => "<p>Nothing that was asked for.</p>\n".to_owned(),
         false => format!("<ul>\n{}</ul>\n", items.concat()),
@@ -319,6 +325,27 @@ mod tests {
         for layer in ["a network namespace for each node", "an ext4 image for each node"] {
             assert!(page.contains(layer), "{page}");
         }
+    }
+
+    #[test]
+    fn a_doubt_about_the_commit_stands_beside_it() {
+        let mut summary = failed();
+        assert!(page(&summary).contains("<th scope=\"row\">commit</th><td>unknown</td>"));
+        summary.description.commit = Some("abc".to_owned());
+        summary.description.commit_doubts = vec!["it was <changed>".to_owned()];
+        let page = page(&summary);
+        assert!(page.contains("<td>abc; it was &lt;changed&gt;</td>"), "{page}");
+    }
+
+    #[test]
+    fn kinds_of_faults_that_were_not_there_are_listed() {
+        let mut summary = failed();
+        summary.description.planned = vec!["kill-leader".to_owned(), "<ring>".to_owned()];
+        summary.description.faults[0].what = "killed node 1".to_owned();
+        let page = page(&summary);
+        assert!(page.contains("Faults: 1 of 2 kinds injected."), "{page}");
+        assert!(page.contains("<li>not injected in this time: &lt;ring&gt;</li>"), "{page}");
+        assert!(page.contains("<li>injected, not seen to act: kill-leader</li>"), "{page}");
     }
 
     #[test]

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use holdfast_api::{
-    Admin, Code, Command, Name, NodeId, Outcome, RunCommand, RunOutcome, Scope, Status,
-};
-use holdfast_client::{Client, Credentials, Deadline, Error, Options};
+use holdfast_api::{Admin, Name, NodeId, Scope, Status};
+use holdfast_client::{Client, Credentials, Deadline, Options, TlsFiles};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rand::rngs::StdRng;
@@ -23,6 +21,9 @@ use super::signals::{Signals, exit};
 use super::{Description, FaultRecord, LeftOut, NodeDescription};
 use crate::clock;
 use crate::cluster::containers::Breaker;
+use crate::cluster::foreign::{Broken, Foreign, HOOK_TIME_MAX, delete_job};
+use crate::cluster::process::Identity;
+use crate::cluster::state::StateFile;
 use crate::cluster::{http, wish};
 use crate::workload::client::{Shared, Site};
 use crate::workload::door::{CALL_TIME_MAX, recognize};
@@ -31,12 +32,8 @@ use crate::workload::door::{CALL_TIME_MAX, recognize};
 const PAUSE_MS: std::ops::Range<u64> = 1_500..4_000;
 /// How long a hook's fault lasts.
 const HOLD: Duration = Duration::from_secs(3);
-/// Bound on one call of the hook.
-const HOOK_TIME_MAX: Duration = Duration::from_secs(60);
 /// Bound on the wait for a cluster that was broken.
 const RECOVERY_TIME_MAX: Duration = Duration::from_secs(60);
-/// The run that a job's first write opens.
-const RUN: &str = "default";
 const HAND_OVER: &str = "hand-over";
 const KILL_CLIENTS: &str = "kill-clients";
 /// Faults that do no harm.
@@ -53,8 +50,35 @@ pub struct Attachment {
     pub endpoints: Vec<String>,
     /// The token, if it asks for one, and how TLS is spoken, if it is.
     pub credentials: Credentials,
+    /// The files from which that was read, by their absolute paths.
+    pub files: TlsFiles,
     /// What injects faults into its nodes, if its owner allows that.
     pub hook: Option<Breaker>,
+}
+
+impl Attachment {
+    /// The file for `heal`, before the job is made; none if all of the cluster is removed with
+    /// its containers.
+    fn state(&self, job: &Name) -> anyhow::Result<Option<StateFile>> {
+        let hook = match &self.hook {
+            Some(Breaker::Containers(_)) => return Ok(None),
+            Some(Breaker::Program(program)) => Some(program.clone()),
+            None => None,
+        };
+        let TlsFiles { ca, cert, key } = self.files.clone();
+        let mut state = StateFile::create(None)?;
+        state.works_on(Foreign {
+            endpoints: self.endpoints.clone(),
+            token_file: self.credentials.token_file.clone(),
+            tls_ca: ca,
+            tls_cert: cert,
+            tls_key: key,
+            job: Some(job.clone()),
+            hook,
+            broken: None,
+        })?;
+        Ok(Some(state))
+    }
 }
 
 /// Runs it all, then deletes the job.
@@ -90,16 +114,19 @@ pub async fn attach(
     }
     let shared = Shared::new(&plan.report, plan.operations)?;
     shared.set_addresses(addresses);
+    let mut state = attachment.state(&job)?;
     let mut clients = Clients::spawn(plan, &site, &shared, &mut description)?;
     let run = Attached { plan, attachment, operator: &operator, shared: &shared, site: &site };
-    let driven = Box::pin(run.drive(&mut clients, &mut description, &mut signals)).await;
+    let driven =
+        Box::pin(run.drive(&mut clients, &mut description, &mut signals, &mut state)).await;
     clients.abort().await;
     description.calls = Some(shared.calls());
     description.ended = Some(clock::now());
     let deleted = match signals.is_second() {
         true => None,
-        false => signals.until_second(delete(&operator, &job)).await,
+        false => signals.until_second(Box::pin(delete_job(&operator, &job))).await,
     };
+    let is_deleted = matches!(deleted, Some(Ok(())));
     let left = match deleted {
         Some(Ok(())) => None,
         Some(Err(error)) => Some(format!("{error:#}")),
@@ -107,12 +134,15 @@ pub async fn attach(
     };
     if let Some(why) = left {
         let text = format!(
-            "job {job} could not be deleted: {why}; end its run and delete it with `holdfast job delete {job}`"
+            "job {job} could not be deleted: {why}; `holdfast-chaos heal` tries again, or end its run and delete it with `holdfast job delete {job}`"
         );
         eprintln!("{text}");
         description.stop(&text);
     }
     save(&plan.report, &description)?;
+    if let Some(state) = state.as_mut().filter(|_| is_deleted) {
+        state.job_is_deleted()?;
+    }
     if signals.is_second() {
         // Nothing is waited for any more: not even a judge of what was recorded so far.
         exit();
@@ -165,10 +195,13 @@ impl Attached<'_> {
         clients: &mut Clients,
         description: &mut Description,
         signals: &mut Signals,
+        state: &mut Option<StateFile>,
     ) -> anyhow::Result<()> {
         let Attached { plan, attachment, operator, shared, site } = *self;
+        description.planned = HARMLESS_FAULTS.map(str::to_owned).to_vec();
         if attachment.hook.is_some() {
             description.nemeses = HOOK_FAULTS.map(str::to_owned).to_vec();
+            description.planned.extend(HOOK_FAULTS.map(str::to_owned));
         }
         description.began = clock::now();
         save(&plan.report, description)?;
@@ -181,6 +214,7 @@ impl Attached<'_> {
             shared,
             live: &live,
             description: &mut *description,
+            state,
             broken: None,
             random: StdRng::seed_from_u64(plan.seed),
         };
@@ -195,7 +229,9 @@ impl Attached<'_> {
             }
         }
         if let Some((fault, node)) = broken {
-            let text = format!("{fault} of node {node} was not healed: heal it by hand");
+            let text = format!(
+                "{fault} of node {node} was not healed: heal it by hand, or with `holdfast-chaos heal`"
+            );
             live.say(&text);
             description.stop(&text);
         }
@@ -242,31 +278,6 @@ fn nodes(status: &Status) -> Vec<NodeDescription> {
     described.collect()
 }
 
-/// Deletes the job with everything in it.
-async fn delete(client: &Client, job: &Name) -> anyhow::Result<()> {
-    let propose = async |command| {
-        client.propose(Command::Run(command), Deadline::after(RECOVERY_TIME_MAX)).await
-    };
-    let gone = |error: &Error| matches!(error.code(), Code::JobNotFound | Code::RunNotFound);
-    let end = RunCommand::End { job: job.clone(), run: RUN.parse()? };
-    match propose(end).await {
-        Ok(_) => {}
-        // A job may be there without a run.
-        Err(error) if gone(&error) => {}
-        Err(error) => return Err(error.into()),
-    }
-    loop {
-        match propose(RunCommand::DeleteJob { job: job.clone() }).await {
-            Ok(answer) => match answer.outcome {
-                Outcome::Run(RunOutcome::JobDeleted { left, .. }) if left > 0 => {}
-                _ => return Ok(()),
-            },
-            Err(error) if gone(&error) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 struct Faults<'a> {
     plan: &'a Plan,
     attachment: &'a Attachment,
@@ -274,6 +285,8 @@ struct Faults<'a> {
     shared: &'a Arc<Shared>,
     live: &'a Live,
     description: &'a mut Description,
+    /// What is written down for `heal`; none if nothing needs to be.
+    state: &'a mut Option<StateFile>,
     /// The fault that the hook has injected and not healed yet.
     broken: Option<(&'static str, NodeId)>,
     random: StdRng,
@@ -353,6 +366,7 @@ impl Faults<'_> {
         let node = nodes[self.random.random_range(0..nodes.len())].id;
         // Healed even if this is ended halfway, or if only half of it was done.
         self.broken = Some((fault, node));
+        self.note_broken()?;
         self.hook("inject", fault, node).await?;
         tokio::time::sleep(HOLD).await;
         let evidence = match self.hook("verify", fault, node).await {
@@ -365,21 +379,39 @@ impl Faults<'_> {
     /// Heals what the hook has broken. If it cannot, the run ends there.
     async fn heal(&mut self) {
         let Some((fault, node)) = self.broken else { return };
-        match self.hook("heal", fault, node).await {
-            Ok(()) => self.broken = None,
-            Err(error) => {
-                self.description.stop(&format!("the hook did not heal {fault}: {error:#}"));
+        let healed = match self.hook("heal", fault, node).await {
+            Ok(()) => {
+                self.broken = None;
+                self.note_broken()
             }
+            Err(error) => Err(error.context(format!("the hook did not heal {fault}"))),
+        };
+        if let Err(error) = healed {
+            self.description.stop(&format!("{error:#}"));
         }
     }
 
-    async fn hook(&self, verb: &str, fault: &str, node: NodeId) -> anyhow::Result<()> {
+    /// Writes down what is broken.
+    fn note_broken(&mut self) -> anyhow::Result<()> {
+        let broken = self.broken.map(|(fault, node)| Broken { fault: fault.to_owned(), node });
+        match self.state.as_mut() {
+            Some(state) => state.breaks(broken),
+            None => Ok(()),
+        }
+    }
+
+    async fn hook(&mut self, verb: &str, fault: &str, node: NodeId) -> anyhow::Result<()> {
         let breaker = self.attachment.hook.as_ref().context("there is no hook")?;
         let mut command = tokio::process::Command::from(breaker.command(verb, fault, node));
         // A Ctrl-C at the terminal is ours alone: the hook heals on.
         command.process_group(0).stdin(Stdio::null());
         let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let mut hook = Hook { group: child.id(), child };
+        if let Some(state) = self.state.as_mut()
+            && let Some(process) = hook.group.and_then(Identity::of)
+        {
+            state.started(process)?;
+        }
         let ended = tokio::time::timeout(HOOK_TIME_MAX, hook.child.wait()).await;
         let status = ended.with_context(|| {
             format!("{verb} {fault} {node} took longer than {HOOK_TIME_MAX:?}")

@@ -498,6 +498,7 @@ impl Faults<'_> {
             let record = &mut self.description.faults[at];
             (record.what, record.evidence) = (injected.what, injected.evidence);
             record.struck = injected.struck;
+            record.complete = injected.wound.is_of_several_steps().then(clock::now);
             hold = hold.max(injected.hold);
             open.push((at, injected.wound));
         }

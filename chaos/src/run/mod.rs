@@ -33,6 +33,9 @@ pub struct Description {
     pub version: String,
     /// The commit of the checkout that the binaries lie in, if they lie in one.
     pub commit: Option<String>,
+    /// Why the binaries may be of another state than that commit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commit_doubts: Vec<String>,
     /// The nodes of the cluster at its beginning, with their own reports.
     pub nodes: Vec<NodeDescription>,
     /// Names of the workloads.
@@ -119,9 +122,13 @@ pub struct FaultRecord {
     pub by_name: bool,
     /// When it was begun.
     pub begin: Moment,
-    /// From when on it was there, if that was later.
+    /// When the first step of it began, if that was later.
     #[serde(default)]
     pub struck: Option<Moment>,
+    /// When its last step was done, if it was made in several: a call before that may have
+    /// passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<Moment>,
     /// When it was healed; none if it was not.
     pub end: Option<Moment>,
     /// Proof that it was really there; none if it was not observed.

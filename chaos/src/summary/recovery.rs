@@ -7,8 +7,8 @@ use crate::history::Moment;
 use crate::operation::{Action, Answer, Operation};
 use crate::run::{Description, FaultRecord};
 
-/// From a fault's injection to the first acknowledged write that was called after it, for
-/// each class of clients.
+/// From the beginning of a fault's injection to the return of the first acknowledged write
+/// that was called after the injection, for each class of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
     /// Which fault, by its place.
@@ -108,8 +108,9 @@ pub(super) fn recoveries(description: &Description, operations: &[Operation]) ->
             continue;
         }
         let struck = record.struck.unwrap_or(record.begin);
+        let complete = record.complete.unwrap_or(struck).max(struck);
         for (class, times) in &writes {
-            let next = times.partition_point(|(call, _)| *call < struck);
+            let next = times.partition_point(|(call, _)| *call < complete);
             let nanoseconds = times.get(next).map(|(_, returned)| returned - struck);
             let (nemesis, class) = (record.planned_as().to_owned(), (*class).to_owned());
             recoveries.push(Recovery { fault, nemesis, class, nanoseconds });

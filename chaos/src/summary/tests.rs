@@ -107,6 +107,23 @@ fn a_fault_is_over_with_the_first_write_that_was_called_behind_it() {
 }
 
 #[test]
+fn a_write_that_passes_while_a_fault_is_made_does_not_end_it() {
+    let mut recording = recording(0);
+    // Called and acknowledged between the first step of the fault and the last.
+    assert_eq!(recording.operations[11].call, 11_000);
+    recording.operations.drain(12..20);
+    let fault = FaultRecord {
+        begin: 10_200,
+        struck: Some(10_500),
+        complete: Some(11_800),
+        ..FaultRecord::default()
+    };
+    recording.description.as_mut().unwrap().faults.push(fault);
+    let summary = summarize(recording);
+    assert_eq!(summary.recoveries[0].nanoseconds, Some(20_500 - 10_500));
+}
+
+#[test]
 fn of_faults_at_the_same_time_the_last_one_counts_and_each_must_have_been_there() {
     let mut recording = recording(0);
     let fault = |nemesis: &str, begin, end| FaultRecord {

@@ -1,5 +1,7 @@
 //! Numbered additions, each sent several times through several nodes.
 
+use std::time::Duration;
+
 use holdfast_api::{SessionId, routes};
 use rand::RngExt;
 use serde::Deserialize;
@@ -13,15 +15,18 @@ use crate::operation::{Action, Answer, Outcome};
 const TRIES_MAX: u32 = 20;
 /// Numbers of one session.
 const NUMBERS: u64 = 100;
-/// Idle time after which the cluster may forget a session.
-const SESSION_TTL_MS: u64 = 600_000;
+/// Idle time after which the cluster forgets a session, besides the pauses of its client. Each
+/// number renews it. It ends what a run that was killed did not close.
+const SESSION_TTL: Duration = Duration::from_secs(120);
+/// How often a session is closed until that is answered.
+const CLOSE_TRIES_MAX: u32 = 3;
 
 impl Worker {
-    /// Opens a session and sends its numbers, each until it was answered at
-    /// least twice.
+    /// Opens a session, sends its numbers, and closes it.
     pub(super) async fn resend(&mut self) -> anyhow::Result<()> {
         let address = self.any_node();
-        let open = json!({"ttl_ms": SESSION_TTL_MS});
+        let ttl = SESSION_TTL + self.site.pause * 2;
+        let open = json!({"ttl_ms": u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)});
         let credentials = self.site.credentials.clone();
         let opened = post(&address, "/v1/session/open", &open, credentials, Vec::new()).await;
         let Ok((body, _)) = opened else {
@@ -29,6 +34,25 @@ impl Worker {
             return Ok(());
         };
         let Ok(session) = SessionId::deserialize(&body["session"]) else { return Ok(()) };
+        let sent = self.send_all(session).await;
+        self.close_session(session).await;
+        sent
+    }
+
+    /// Closes a session. If no node answers, it expires.
+    async fn close_session(&mut self, session: SessionId) {
+        let body = json!({"session": session});
+        for _ in 0..CLOSE_TRIES_MAX {
+            let (address, credentials) = (self.any_node(), self.site.credentials.clone());
+            let closed = post(&address, "/v1/session/close", &body, credentials, Vec::new()).await;
+            if closed.is_ok() {
+                break;
+            }
+        }
+    }
+
+    /// Sends the numbers of a session, each until it was answered at least twice.
+    async fn send_all(&mut self, session: SessionId) -> anyhow::Result<()> {
         let key = format!("session/{session}");
         for sequence in 1..=NUMBERS {
             if self.shared.is_over() {
