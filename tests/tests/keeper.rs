@@ -650,7 +650,8 @@ async fn a_new_program_that_refuses_to_serve_is_followed_by_the_old_one() {
     .await;
     assert_eq!(store.add("n", 1).await, 2);
     assert_ne!(process_at(&installed.control).await, process);
-    let _ = upgrade.kill().await;
+    let ended = patiently("the upgrade to say so", upgrade.wait()).await;
+    assert_eq!(ended.expect("it is ours").code(), Some(125));
     installed.end().await;
 }
 

@@ -118,11 +118,6 @@ impl Handle {
         self.door.fenced().or_else(|| self.processes.lost())
     }
 
-    /// Returns when a TCPStore client has met the end of the run: no client is served from then on.
-    pub async fn run_ended(&self) {
-        self.door.run_ended().await;
-    }
-
     pub(crate) fn roster(&self) -> &Roster {
         self.door.roster()
     }

@@ -143,6 +143,9 @@ pub enum Response {
         /// Version of the agent; none from an agent that does not report it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
+        /// Whether it runs the program that is at its path now; none likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        is_installed: Option<bool>,
     },
     /// It was not done.
     Refused(Refused),

@@ -503,6 +503,8 @@ async fn status(shared: &Shared) -> Response {
                 ports,
                 fenced: handle.fenced().map(str::to_owned),
                 version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+                // The path of a program that was replaced is none that exists.
+                is_installed: Some(std::env::current_exe().is_ok_and(|path| path.exists())),
             }
         }
         Err(refused) => Response::Refused(refused),

@@ -97,7 +97,7 @@ pub async fn serve(
     let mut offering = std::pin::pin!(offer(control, guard, handle.clone(), said));
     let mut running = std::pin::pin!(agent.run(shutdown.clone()));
     let mut draining = false;
-    let code = loop {
+    loop {
         tokio::select! {
             // Connections of an agent before are taken up before a signal is obeyed.
             biased;
@@ -112,13 +112,6 @@ pub async fn serve(
                 warn!("the keeper of this agent has ended, and it ends with that");
                 return Ok(crate::FAILURE);
             }
-            () = handle.run_ended() => {
-                warn!(
-                    "this agent has nothing to serve any more, and ends; the next `serve` joins the \
-                     run that is open then"
-                );
-                break crate::FAILURE;
-            }
             signal = orders.next_after(&mut early) => {
                 let connections = handle.connections();
                 let drains = signal == Signal::SIGUSR1
@@ -128,7 +121,7 @@ pub async fn serve(
                         "{signal}: closing {connections} connections, and leaving the run; another \
                          one ends it at once"
                     );
-                    break 0;
+                    break;
                 }
                 draining = true;
                 info!(
@@ -138,11 +131,11 @@ pub async fn serve(
                 handle.drain();
             }
         }
-    };
+    }
     drop(handle);
     shutdown.cancel();
     tokio::select! {
-        () = running => Ok(code),
+        () = running => Ok(0),
         signal = orders.next() => Ok(crate::launch::code_of_signal(signal)),
     }
 }

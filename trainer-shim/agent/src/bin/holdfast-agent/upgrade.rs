@@ -35,6 +35,10 @@ pub async fn upgrade(control: &Path) -> anyhow::Result<u8> {
         open().await?.ask(&Request::Status {}).await.context("the next agent does not answer")
     });
     match next.await {
+        Ok(Ok(Response::Status { is_installed: Some(false), .. })) => bail!(
+            "the program at the agent's path did not come up, and the former one serves again; its \
+             log says why"
+        ),
         Ok(Ok(Response::Status { version, connections, .. })) => {
             let version = version.unwrap_or_default();
             println!("holdfast-agent: version {version} serves {connections} connections");

@@ -140,11 +140,6 @@ impl Handle {
     pub(crate) fn fenced(&self) -> Option<&str> {
         self.0.fence.fell()
     }
-
-    /// Returns when nothing is served any more, since the run has ended.
-    pub(crate) async fn run_ended(&self) {
-        self.0.fence.fallen.cancelled().await;
-    }
 }
 
 impl Door {
