@@ -144,8 +144,20 @@ enum Port {
 }
 
 impl Port {
+    /// Result of a request that failed.
+    fn of_failed(why: &DialError) -> Port {
+        match why {
+            DialError::Timeout { .. } => Port::Silent(Silence::Late),
+            DialError::Connect { why, .. } => Port::of_unconnected(why),
+            // A slow name service is no fault of the port.
+            DialError::LookUp { .. } | DialError::Broken { .. } | DialError::Refused { .. } => {
+                Port::Unclear
+            }
+        }
+    }
+
     /// Result of a connection that failed.
-    fn of_failed(why: &io::Error) -> Port {
+    fn of_unconnected(why: &io::Error) -> Port {
         match why.kind() {
             _ if lacks_descriptors(why) => Port::Silent(Silence::Starved),
             ErrorKind::TimedOut => Port::Silent(Silence::Late),
@@ -247,9 +259,7 @@ impl Node {
             dial::request(tls, address, Method::GET, OWN_STATUS, headers, empty, ANSWER_TIME_MAX);
         match asked.await {
             Ok(_) => Port::Answers,
-            Err(DialError::Timeout { .. }) => Port::Silent(Silence::Late),
-            Err(DialError::Connect { why, .. }) => Port::of_failed(&why),
-            Err(DialError::Broken { .. } | DialError::Refused { .. }) => Port::Unclear,
+            Err(error) => Port::of_failed(&error),
         }
     }
 }
@@ -306,10 +316,21 @@ mod tests {
             (of_system(Errno::ECONNREFUSED), Port::Silent(Silence::Refused)),
             (ErrorKind::TimedOut.into(), Port::Silent(Silence::Late)),
             (of_system(Errno::ENETUNREACH), Port::Unclear),
-            (io::Error::other("the name cannot be looked up"), Port::Unclear),
         ] {
-            assert_eq!(Port::of_failed(&why), port, "{why}");
+            let error = DialError::Connect { address: "n1:1".to_owned(), why };
+            assert_eq!(Port::of_failed(&error), port, "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_service_that_does_not_answer_says_nothing_about_the_port() {
+        let address = || "n1:1".to_owned();
+        for kind in [ErrorKind::TimedOut, ErrorKind::ConnectionRefused] {
+            let error = DialError::LookUp { address: address(), why: kind.into() };
+            assert_eq!(Port::of_failed(&error), Port::Unclear, "{error}");
+        }
+        let late = DialError::Timeout { address: address(), after: ANSWER_TIME_MAX };
+        assert_eq!(Port::of_failed(&late), Port::Silent(Silence::Late));
     }
 
     #[test]
