@@ -35,11 +35,16 @@ const APPLY_TIME_MAX: Duration = Duration::from_secs(5);
 /// too. Fewer may be clients that come again because nothing is answered.
 const FLOOD_MIN: u64 = 64;
 
+/// A connection is a newcomer for as long. Busy nodes answer some later than its own; one
+/// that waited for longer proves nothing about those that come now.
+const NEWCOMER_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// What the node's port has done, counted by its server.
 #[derive(Debug, Default)]
 pub(crate) struct PortActivity {
     accepted: AtomicU64,
-    answered: AtomicU64,
+    /// Newcomers that got an answer.
+    served: AtomicU64,
     /// Tries to accept for which there was no descriptor.
     starved: AtomicU64,
 }
@@ -57,15 +62,17 @@ impl PortActivity {
         }
     }
 
-    /// A request was answered, with any status.
-    pub(crate) fn answered(&self) {
-        self.answered.fetch_add(1, Relaxed);
+    /// A connection got its first answer, with any status, so long after it was accepted.
+    pub(crate) fn answered_first(&self, age: Duration) {
+        if age < NEWCOMER_TIME_MAX {
+            self.served.fetch_add(1, Relaxed);
+        }
     }
 
     fn counts(&self) -> Counts {
         Counts {
             accepted: self.accepted.load(Relaxed),
-            answered: self.answered.load(Relaxed),
+            served: self.served.load(Relaxed),
             starved: self.starved.load(Relaxed),
         }
     }
@@ -81,16 +88,17 @@ fn lacks_descriptors(why: &io::Error) -> bool {
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     accepted: u64,
-    answered: u64,
+    served: u64,
     starved: u64,
 }
 
 impl Counts {
-    /// Newcomers were served since these counts: the port is busy, not silent. Answers
-    /// alone may all be for connections that were there before.
+    /// Newcomers were served since these counts: the port is busy, not silent. Neither
+    /// answers to connections that were there before prove that, nor connections that are
+    /// only accepted, of which this node's own is one.
     fn moved(self, now: Counts) -> bool {
         let accepted = now.accepted.saturating_sub(self.accepted);
-        accepted >= FLOOD_MIN || (accepted > 0 && now.answered > self.answered)
+        accepted >= FLOOD_MIN || now.served > self.served
     }
 }
 
@@ -339,10 +347,12 @@ mod tests {
         let silent = Port::Silent(Silence::Late);
         let seen = |port: Port, before| port.beside(before, activity.counts());
         let before = activity.counts();
-        activity.answered();
+        activity.answered_first(NEWCOMER_TIME_MAX);
         assert_eq!(seen(silent, before), silent, "of those that are connected already");
         activity.accepted();
-        assert_eq!(seen(silent, before), Port::Unclear);
+        assert_eq!(seen(silent, before), silent, "its own, which nobody answers");
+        activity.answered_first(2 * ANSWER_TIME_MAX);
+        assert_eq!(seen(silent, before), Port::Unclear, "busy, and late");
         let before = activity.counts();
         (1..FLOOD_MIN).for_each(|_| activity.accepted());
         assert_eq!(seen(silent, before), silent, "clients that come again");
@@ -363,7 +373,7 @@ mod tests {
         }
         assert_eq!(Port::Answers.beside(before, activity.counts()), Port::Answers);
         activity.accepted();
-        activity.answered();
+        activity.answered_first(Duration::ZERO);
         assert_eq!(starved.beside(before, activity.counts()), Port::Unclear, "some get in");
     }
 
