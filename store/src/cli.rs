@@ -42,7 +42,8 @@ Examples:
     holdfast --store 10.0.0.1:21001 node add 4 10.0.0.4:21001
     holdfast --store 10.0.0.1:21001 node promote 4
 
-Exit codes: 0 stopped as asked, 1 failed (the last message says why and what to do), 2 usage.";
+Exit codes: 0 stopped as asked, 1 failed (the last message says why and what to do), 2 usage,
+3 its port accepts no more connections: start it again.";
 
 /// What `holdfast-store` can do: one subcommand each.
 #[derive(Debug, Subcommand)]

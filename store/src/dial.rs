@@ -62,6 +62,14 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Why there was no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
+    /// No address for the name, which proves nothing about the node: nothing was sent.
+    #[error("cannot connect to {address}: {why}")]
+    LookUp {
+        /// Address of the node, `host:port`.
+        address: String,
+        /// Error of the look-up.
+        why: io::Error,
+    },
     /// No connection: nothing was sent.
     #[error("cannot connect to {address}: {why}")]
     Connect {
@@ -117,8 +125,9 @@ pub(crate) async fn connect(tls: &Tls, address: &str) -> Result<Stream, DialErro
 async fn connect_within(tls: &Tls, address: &str, limit: Duration) -> Result<Stream, DialError> {
     let failed = |why| DialError::Connect { address: address.to_owned(), why };
     let late = |_| failed(ErrorKind::TimedOut.into());
+    let unknown = |why| DialError::LookUp { address: address.to_owned(), why };
     let found = tokio::time::timeout(CONNECT_TIME_MAX, look_up(address)).await;
-    let found = found.map_err(late)?.map_err(failed)?;
+    let found = found.map_err(|_| unknown(look_up_late()))?.map_err(unknown)?;
     let connecting = tokio::time::timeout(limit, Stream::connect_any(&found)).await;
     let stream = connecting.map_err(late)?.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
@@ -136,6 +145,11 @@ pub(crate) fn keep_alive(stream: &Stream) -> io::Result<()> {
         .with_interval(KEEPALIVE_EVERY)
         .with_retries(KEEPALIVES_MAX);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+fn look_up_late() -> io::Error {
+    let why = format!("the name was not looked up within {CONNECT_TIME_MAX:?}");
+    io::Error::new(ErrorKind::TimedOut, why)
 }
 
 /// The addresses of a name. The system's look-up cannot be stopped: one that
@@ -271,10 +285,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_nobody_knows_is_named() {
-        let error =
-            connect(&Tls::default(), "no-such-host.invalid:1").await.unwrap_err().to_string();
+        let error = connect(&Tls::default(), "no-such-host.invalid:1").await.unwrap_err();
+        assert!(matches!(error, DialError::LookUp { .. }), "{error}");
+        let error = error.to_string();
         assert!(error.contains("no-such-host.invalid:1"), "{error}");
-        assert!(error.contains("looked up") || error.contains("timed out"), "{error}");
+        assert!(error.contains("looked up"), "{error}");
     }
 
     #[tokio::test]
@@ -282,7 +297,7 @@ mod tests {
         let hanging = LOOKUPS.acquire_many(LOOKUPS_MAX as u32).await.unwrap();
         let error = connect(&Tls::default(), "localhost:1").await.unwrap_err();
         assert!(
-            matches!(error, DialError::Connect { ref why, .. } if why.kind() == ErrorKind::TimedOut)
+            matches!(error, DialError::LookUp { ref why, .. } if why.kind() == ErrorKind::TimedOut)
         );
         drop(hanging);
     }

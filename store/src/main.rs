@@ -13,12 +13,26 @@ use holdfast_store::authority;
 use holdfast_store::cli::{Cli, Command, HealthArgs, TlsCommand, origin};
 use holdfast_store::config::LogFormat;
 use holdfast_store::offline::{inspect, recover, restore};
+use holdfast_store::serve::ServeError;
 use holdfast_store::tls::Tls;
 use holdfast_store::{dev, dial, priority, serve};
 use tokio::runtime::{Builder, Runtime};
 
+/// Exit code of a failure: somebody must look before the next start.
+const FAILED: u8 = 1;
+
 /// Exit code of a wrong command line, environment or configuration file.
 const USAGE: u8 = 2;
+
+/// Exit code of a node whose port accepts no more connections: it is to be started again.
+const ACCEPTS_NOBODY: u8 = 3;
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref() {
+        Some(ServeError::AcceptsNobody(_)) => ACCEPTS_NOBODY,
+        _ => FAILED,
+    }
+}
 
 /// Threads of consensus alone. If one of them blocks, another takes over, so that
 /// a second one is of use only where it has a processor.
@@ -109,7 +123,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("holdfast-store: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(exit_code(&error))
         }
     }
 }
@@ -204,5 +218,24 @@ async fn health(args: HealthArgs, tls: Tls) -> anyhow::Result<()> {
         Ok(())
     } else {
         anyhow::bail!("{status}: {}", body.trim_end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: &str = include_str!("../docs/holdfast-store.service");
+
+    #[test]
+    fn systemd_restarts_a_node_that_accepts_nobody_and_no_other_that_failed() {
+        let why = || "planted".to_owned();
+        assert_eq!(exit_code(&ServeError::AcceptsNobody(why()).into()), ACCEPTS_NOBODY);
+        assert_eq!(exit_code(&ServeError::Fatal(why()).into()), FAILED);
+        assert_eq!(exit_code(&anyhow::anyhow!("planted")), FAILED);
+        assert!(UNIT.lines().any(|line| line == "Restart=on-failure"));
+        let stays = UNIT.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus="));
+        let stays: Vec<u8> = stays.unwrap().split(' ').map(|code| code.parse().unwrap()).collect();
+        assert_eq!(stays, [FAILED, USAGE]);
     }
 }

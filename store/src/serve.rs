@@ -74,6 +74,9 @@ pub enum ServeError {
     /// The node must not, or cannot, go on.
     #[error("{0}")]
     Fatal(String),
+    /// Its port accepts no more connections; started again, it may serve.
+    #[error("{0}")]
+    AcceptsNobody(String),
     /// An operating system error.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -206,13 +209,13 @@ pub async fn run_on(
         }
         why = http::accept::ended(&mut serving) => {
             stop.cancel();
-            return Err(ServeError::Fatal(why));
+            return Err(ServeError::AcceptsNobody(why));
         }
     };
     let started = tokio::select! {
         started = start(options, &placed, &app, (consensus, gauge), (&tasks, &stop)) => started.map(Some),
         () = signals.received() => Ok(None),
-        why = http::accept::ended(&mut serving) => Err(ServeError::Fatal(why)),
+        why = http::accept::ended(&mut serving) => Err(ServeError::AcceptsNobody(why)),
     };
     let Placed { storage, written, .. } = placed;
     let (node, witnessing, fatal) = match started {
@@ -466,21 +469,21 @@ async fn watch_over(
 ) -> Result<(), ServeError> {
     let Started { node, storage, witnessing, fatal, serving } = started;
     let log = storage.log();
-    let why = tokio::select! {
+    let error = tokio::select! {
         () = signals.received() => return Ok(()),
-        Some(why) = fatal.recv() => why,
-        why = log_failed(&log) => why,
-        why = http::accept::ended(serving) => why,
+        Some(why) = fatal.recv() => ServeError::Fatal(why),
+        why = log_failed(&log) => ServeError::Fatal(why),
+        why = http::accept::ended(serving) => ServeError::AcceptsNobody(why),
         why = node.consensus().stopped() => {
             // The log's own error is more precise than that of consensus.
             let failure = log.failure().borrow().as_ref().map(ToString::to_string);
-            failure.unwrap_or(why)
+            ServeError::Fatal(failure.unwrap_or(why))
         }
-        why = mark_formed(node.consensus(), storage) => why,
-        error = node.cast_out(initial, witnessing.as_ref()) => error.to_string(),
+        why = mark_formed(node.consensus(), storage) => ServeError::Fatal(why),
+        error = node.cast_out(initial, witnessing.as_ref()) => ServeError::Fatal(error.to_string()),
     };
-    tracing::error!("this node stops: {why}");
-    Err(ServeError::Fatal(why))
+    tracing::error!("this node stops: {error}");
+    Err(error)
 }
 
 async fn log_failed(log: &Log) -> String {

@@ -376,7 +376,8 @@ impl Room {
         let (strangers, ends) = (self.strangers.clone(), CancellationToken::new());
         let number = strangers.add(ends.clone());
         let stranger = Stranger { strangers, number, ends, known: CancellationToken::new() };
-        Place(Arc::new(Held { permit: Mutex::new(Some(permit)), until, stranger }))
+        let (permit, unanswered) = (Mutex::new(Some(permit)), Mutex::new(Some(Instant::now())));
+        Place(Arc::new(Held { permit, until, unanswered, stranger }))
     }
 }
 
@@ -388,6 +389,8 @@ pub(crate) struct Place(Arc<Held>);
 struct Held {
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     until: Option<Instant>,
+    /// When it was accepted, until its first answer.
+    unanswered: Mutex<Option<Instant>>,
     stranger: Stranger,
 }
 
@@ -433,6 +436,11 @@ impl Place {
             () = ends.cancelled() => {}
             () = tokio::time::sleep(STRANGER_TIME_MAX) => {}
         }
+    }
+
+    /// It gets an answer: how long after it was accepted, if this is its first one.
+    pub(crate) fn age_at_first_answer(&self) -> Option<Duration> {
+        self.0.unanswered.lock().take().map(|accepted| accepted.elapsed())
     }
 
     /// It is another node: it needs none.
@@ -502,6 +510,15 @@ mod tests {
         assert!(tokio::time::timeout(hour, known.stays_strange()).await.is_err());
         drop((strangers, known));
         assert!(room.strangers.present.lock().by_age.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_has_one_first_answer() {
+        let room = Room::of(1);
+        let place = room.taken(room.permit().await.unwrap());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(place.clone().age_at_first_answer(), Some(Duration::from_secs(2)));
+        assert_eq!(place.age_at_first_answer(), None);
     }
 
     #[tokio::test]

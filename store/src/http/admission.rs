@@ -24,11 +24,13 @@ use crate::tls::{Admittance, PEER_PATHS};
 /// How often it is looked whether the token of an open request or stream still counts.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Answers a request, and counts that.
+/// Answers a request, and counts the first answer of each connection.
 pub(crate) async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
-    let activity = app.activity();
+    let (activity, place) = (app.activity(), Place::of(&request));
     let response = admit_or_refuse(app, request, next).await;
-    activity.answered();
+    if let Some(age) = place.and_then(|place| place.age_at_first_answer()) {
+        activity.answered_first(age);
+    }
     response
 }
 

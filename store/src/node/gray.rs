@@ -35,11 +35,16 @@ const APPLY_TIME_MAX: Duration = Duration::from_secs(5);
 /// too. Fewer may be clients that come again because nothing is answered.
 const FLOOD_MIN: u64 = 64;
 
+/// A connection is a newcomer for as long. Busy nodes answer some later than its own; one
+/// that waited for longer proves nothing about those that come now.
+const NEWCOMER_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// What the node's port has done, counted by its server.
 #[derive(Debug, Default)]
 pub(crate) struct PortActivity {
     accepted: AtomicU64,
-    answered: AtomicU64,
+    /// Newcomers that got an answer.
+    served: AtomicU64,
     /// Tries to accept for which there was no descriptor.
     starved: AtomicU64,
 }
@@ -57,15 +62,17 @@ impl PortActivity {
         }
     }
 
-    /// A request was answered, with any status.
-    pub(crate) fn answered(&self) {
-        self.answered.fetch_add(1, Relaxed);
+    /// A connection got its first answer, with any status, so long after it was accepted.
+    pub(crate) fn answered_first(&self, age: Duration) {
+        if age < NEWCOMER_TIME_MAX {
+            self.served.fetch_add(1, Relaxed);
+        }
     }
 
     fn counts(&self) -> Counts {
         Counts {
             accepted: self.accepted.load(Relaxed),
-            answered: self.answered.load(Relaxed),
+            served: self.served.load(Relaxed),
             starved: self.starved.load(Relaxed),
         }
     }
@@ -81,16 +88,17 @@ fn lacks_descriptors(why: &io::Error) -> bool {
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     accepted: u64,
-    answered: u64,
+    served: u64,
     starved: u64,
 }
 
 impl Counts {
-    /// Newcomers were served since these counts: the port is busy, not silent. Answers
-    /// alone may all be for connections that were there before.
+    /// Newcomers were served since these counts: the port is busy, not silent. Neither
+    /// answers to connections that were there before prove that, nor connections that are
+    /// only accepted, of which this node's own is one.
     fn moved(self, now: Counts) -> bool {
         let accepted = now.accepted.saturating_sub(self.accepted);
-        accepted >= FLOOD_MIN || (accepted > 0 && now.answered > self.answered)
+        accepted >= FLOOD_MIN || now.served > self.served
     }
 }
 
@@ -144,8 +152,20 @@ enum Port {
 }
 
 impl Port {
+    /// Result of a request that failed.
+    fn of_failed(why: &DialError) -> Port {
+        match why {
+            DialError::Timeout { .. } => Port::Silent(Silence::Late),
+            DialError::Connect { why, .. } => Port::of_unconnected(why),
+            // A slow name service is no fault of the port.
+            DialError::LookUp { .. } | DialError::Broken { .. } | DialError::Refused { .. } => {
+                Port::Unclear
+            }
+        }
+    }
+
     /// Result of a connection that failed.
-    fn of_failed(why: &io::Error) -> Port {
+    fn of_unconnected(why: &io::Error) -> Port {
         match why.kind() {
             _ if lacks_descriptors(why) => Port::Silent(Silence::Starved),
             ErrorKind::TimedOut => Port::Silent(Silence::Late),
@@ -247,9 +267,7 @@ impl Node {
             dial::request(tls, address, Method::GET, OWN_STATUS, headers, empty, ANSWER_TIME_MAX);
         match asked.await {
             Ok(_) => Port::Answers,
-            Err(DialError::Timeout { .. }) => Port::Silent(Silence::Late),
-            Err(DialError::Connect { why, .. }) => Port::of_failed(&why),
-            Err(DialError::Broken { .. } | DialError::Refused { .. }) => Port::Unclear,
+            Err(error) => Port::of_failed(&error),
         }
     }
 }
@@ -306,10 +324,21 @@ mod tests {
             (of_system(Errno::ECONNREFUSED), Port::Silent(Silence::Refused)),
             (ErrorKind::TimedOut.into(), Port::Silent(Silence::Late)),
             (of_system(Errno::ENETUNREACH), Port::Unclear),
-            (io::Error::other("the name cannot be looked up"), Port::Unclear),
         ] {
-            assert_eq!(Port::of_failed(&why), port, "{why}");
+            let error = DialError::Connect { address: "n1:1".to_owned(), why };
+            assert_eq!(Port::of_failed(&error), port, "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_service_that_does_not_answer_says_nothing_about_the_port() {
+        let address = || "n1:1".to_owned();
+        for kind in [ErrorKind::TimedOut, ErrorKind::ConnectionRefused] {
+            let error = DialError::LookUp { address: address(), why: kind.into() };
+            assert_eq!(Port::of_failed(&error), Port::Unclear, "{error}");
+        }
+        let late = DialError::Timeout { address: address(), after: ANSWER_TIME_MAX };
+        assert_eq!(Port::of_failed(&late), Port::Silent(Silence::Late));
     }
 
     #[test]
@@ -318,10 +347,12 @@ mod tests {
         let silent = Port::Silent(Silence::Late);
         let seen = |port: Port, before| port.beside(before, activity.counts());
         let before = activity.counts();
-        activity.answered();
+        activity.answered_first(NEWCOMER_TIME_MAX);
         assert_eq!(seen(silent, before), silent, "of those that are connected already");
         activity.accepted();
-        assert_eq!(seen(silent, before), Port::Unclear);
+        assert_eq!(seen(silent, before), silent, "its own, which nobody answers");
+        activity.answered_first(2 * ANSWER_TIME_MAX);
+        assert_eq!(seen(silent, before), Port::Unclear, "busy, and late");
         let before = activity.counts();
         (1..FLOOD_MIN).for_each(|_| activity.accepted());
         assert_eq!(seen(silent, before), silent, "clients that come again");
@@ -342,7 +373,7 @@ mod tests {
         }
         assert_eq!(Port::Answers.beside(before, activity.counts()), Port::Answers);
         activity.accepted();
-        activity.answered();
+        activity.answered_first(Duration::ZERO);
         assert_eq!(starved.beside(before, activity.counts()), Port::Unclear, "some get in");
     }
 

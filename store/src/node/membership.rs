@@ -303,7 +303,7 @@ fn may_lead(view: &View, node: NodeId) -> Result<(), Problem> {
             format!("node {node} is a learner; promote it first: `holdfast node promote {node}`");
         return Err(Problem::refused(Code::Conflict, message));
     }
-    if view.joint.as_ref().is_some_and(|joint| !joint.to.contains(&node)) {
+    if !keeps_vote(view, node) {
         let message = format!(
             "node {node} loses its vote in the change of voters that is under way; choose another (`holdfast node list`)"
         );
@@ -328,13 +328,22 @@ fn behind(view: &View, node: NodeId) -> u64 {
     view.last_log.saturating_sub(view.matched.get(&node).copied().unwrap_or(0))
 }
 
-/// The most advanced of the other voters, or why none can lead.
+/// Whether a voter still votes after the change of voters that is under way, if there is one.
+fn keeps_vote(view: &View, node: NodeId) -> bool {
+    view.joint.as_ref().is_none_or(|joint| joint.to.contains(&node))
+}
+
+/// The most advanced of the other voters that keep their votes, or why none can lead.
 fn successor(view: &View) -> Result<NodeId, &'static str> {
     let others: Vec<NodeId> = view.voters.iter().copied().filter(|id| *id != view.id).collect();
     if others.is_empty() {
         return Err("there is no other voter");
     }
-    let healthy: Vec<NodeId> = others.into_iter().filter(|id| healthy(view, *id)).collect();
+    let staying: Vec<NodeId> = others.into_iter().filter(|id| keeps_vote(view, *id)).collect();
+    if staying.is_empty() {
+        return Err("no other voter keeps its vote in the change of voters that is under way");
+    }
+    let healthy: Vec<NodeId> = staying.into_iter().filter(|id| healthy(view, *id)).collect();
     if healthy.is_empty() {
         return Err("no other voter answers");
     }
@@ -411,6 +420,16 @@ mod tests {
         assert_eq!(successor(&silent), Err("no other voter answers"));
         let behind = successor(&leader(&[(2, lately, 10), (3, long_ago, 5_000)])).unwrap_err();
         assert!(behind.contains("caught up"), "{behind}");
+    }
+
+    #[test]
+    fn a_voter_that_loses_its_vote_does_not_succeed() {
+        let lately = Duration::ZERO;
+        let mut view = leader(&[(2, lately, 4_900), (3, lately, 5_000)]);
+        view.joint = Some(Joint { from: vec![1, 2, 3], to: vec![1, 2] });
+        assert_eq!(successor(&view), Ok(2));
+        view.joint = Some(Joint { from: vec![1, 2, 3], to: vec![1] });
+        assert!(successor(&view).unwrap_err().contains("keeps its vote"));
     }
 
     #[test]

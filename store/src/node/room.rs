@@ -155,12 +155,23 @@ impl NodeRoom {
 struct DiskBudget {
     spare: u64,
     taken: u64,
+    /// Taken before the last measurement.
+    taken_earlier: u64,
 }
 
 impl DiskBudget {
     /// Bytes free beyond the reserves.
     fn beyond(spare: u64) -> DiskBudget {
-        DiskBudget { spare, taken: 0 }
+        DiskBudget { spare, taken: 0, taken_earlier: 0 }
+    }
+
+    /// Begins anew after a measurement.
+    fn renew(&mut self, spare: u64) {
+        *self = DiskBudget { spare, taken: 0, taken_earlier: self.taken_in_all() };
+    }
+
+    fn taken_in_all(&self) -> u64 {
+        self.taken_earlier.saturating_add(self.taken)
     }
 
     /// Takes the room for a write. The first write after a measurement always gets
@@ -207,27 +218,45 @@ fn shortage(status: &Status) -> Option<String> {
     (fit <= voters().count() / 2).then_some(words)
 }
 
-/// What each node last said of itself, and when.
+/// What each node last said of itself.
 #[derive(Debug, Default)]
-struct LastWords(BTreeMap<NodeId, (Instant, NodeStatus)>);
+struct LastWords(BTreeMap<NodeId, Said>);
+
+#[derive(Debug)]
+struct Said {
+    at: Instant,
+    /// Bytes of disk taken in all by then.
+    taken: u64,
+    status: NodeStatus,
+}
+
+impl Said {
+    /// The node's status, with the disk that is left after what was taken since.
+    fn after(&self, taken: u64) -> NodeStatus {
+        let since = taken.saturating_sub(self.taken);
+        let left = |room: Room| room.free_bytes.saturating_sub(since);
+        let disk = self.status.disk.map(|room| Room { free_bytes: left(room), ..room });
+        NodeStatus { disk, ..self.status.clone() }
+    }
+}
 
 impl LastWords {
     /// The status with the last words of nodes that say nothing now, as long as they are
-    /// heard.
+    /// heard. `taken`: bytes of disk in all, so that no room is granted twice.
     fn complete(
         &mut self,
-        now: Instant,
+        (now, taken): (Instant, u64),
         status: &Status,
         is_heard: impl Fn(NodeId) -> bool,
     ) -> Status {
         let LastWords(said) = self;
-        said.retain(|id, (at, _)| now.duration_since(*at) < LAST_WORD_TIME_MAX && is_heard(*id));
+        said.retain(|id, said| now.duration_since(said.at) < LAST_WORD_TIME_MAX && is_heard(*id));
         let mut status = status.clone();
         for node in &mut status.nodes {
             if node.role != NodeRole::Unreachable {
-                said.insert(node.id, (now, node.clone()));
-            } else if let Some((_, last)) = said.get(&node.id) {
-                *node = NodeStatus { voter: node.voter, ..last.clone() };
+                said.insert(node.id, Said { at: now, taken, status: node.clone() });
+            } else if let Some(last) = said.get(&node.id) {
+                *node = NodeStatus { voter: node.voter, ..last.after(taken) };
             }
         }
         status
@@ -277,9 +306,10 @@ impl Node {
     ) {
         let answers = self.status().await;
         let view = self.view();
-        let status = last_words.complete(Instant::now(), &answers, |id| healthy(&view, id));
-        let why = shortage(&status);
         let room = &self.inner.room;
+        let now = (Instant::now(), room.budget.lock().taken_in_all());
+        let status = last_words.complete(now, &answers, |id| healthy(&view, id));
+        let why = shortage(&status);
         match (&why, room.shortage.load().is_some()) {
             (Some(why), false) => tracing::warn!("{why}"),
             (None, true) => {
@@ -288,7 +318,7 @@ impl Node {
             _ => {}
         }
         let go_on = why.is_none();
-        *room.budget.lock() = DiskBudget::beyond(spare(&status));
+        room.budget.lock().renew(spare(&status));
         room.shortage.store(why.map(Arc::new));
         if !go_on || !room.is_low() || led_since.elapsed() < LED_TIME_MIN {
             return;
@@ -375,7 +405,7 @@ mod tests {
         let after = |seconds| begun + Duration::from_secs(seconds);
         let (all, busy) = (status([fit, fit, low]), status([fit, gone, low]));
         let mut why = |seconds, said: &Status, is_heard: bool| {
-            shortage(&words.complete(after(seconds), said, |_| is_heard))
+            shortage(&words.complete((after(seconds), 0), said, |_| is_heard))
         };
         assert!(why(0, &busy, true).is_some(), "it has said nothing yet");
         assert_eq!(why(1, &all, true), None);
@@ -385,10 +415,38 @@ mod tests {
         assert!(why(8, &busy, false).is_some(), "it is gone");
         assert!(why(8, &busy, true).is_some(), "and was, until it says something again");
         // What is left beyond their reserves counts on, too.
-        words.complete(after(9), &all, |_| true);
+        words.complete((after(9), 0), &all, |_| true);
         let two_busy = status([fit, gone, gone]);
-        assert_eq!(spare(&words.complete(after(10), &two_busy, |_| true)), 0);
-        assert_eq!(spare(&words.complete(after(20), &two_busy, |_| true)), u64::MAX);
+        assert_eq!(spare(&words.complete((after(10), 0), &two_busy, |_| true)), 0);
+        assert_eq!(spare(&words.complete((after(20), 0), &two_busy, |_| true)), u64::MAX);
+    }
+
+    #[test]
+    fn room_that_a_silent_voter_had_is_granted_once() {
+        let (begun, mut words) = (Instant::now(), LastWords::default());
+        let fit = Some(false);
+        let with_room = |mut status: Status| {
+            for disk in status.nodes.iter_mut().filter_map(|node| node.disk.as_mut()) {
+                disk.free_bytes = 20 * MIB;
+            }
+            status
+        };
+        let (all, busy) = (with_room(status([fit; 3])), with_room(status([fit, None, None])));
+        let mut budget = DiskBudget::beyond(u64::MAX);
+        assert_eq!(budget.take(7 * MIB), Ok(()), "before they said anything");
+        let mut look = |seconds, said: &Status, budget: &mut DiskBudget| {
+            let now = (begun + Duration::from_secs(seconds), budget.taken_in_all());
+            budget.renew(spare(&words.complete(now, said, |_| true)));
+            budget.spare / MIB
+        };
+        assert_eq!(look(0, &all, &mut budget), 16);
+        assert_eq!(budget.take(3 * MIB), Ok(()));
+        assert_eq!(look(1, &busy, &mut budget), 4, "each byte takes four");
+        assert_eq!(look(2, &busy, &mut budget), 4, "nothing was written");
+        assert_eq!(budget.take(MIB), Ok(()));
+        assert!(budget.take(1).is_err());
+        assert_eq!(look(3, &busy, &mut budget), 0);
+        assert_eq!(look(4, &all, &mut budget), 16, "they say again what they have");
     }
 
     #[test]

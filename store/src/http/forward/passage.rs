@@ -144,7 +144,7 @@ fn chosen(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
 fn unanswered(leader: &LeaderHint, class: Class, error: &DialError) -> Problem {
     let message = format!("the call was passed to the leader, node {}: {error}", leader.node);
     let problem = match error {
-        DialError::Connect { .. } | DialError::Refused { .. } => {
+        DialError::LookUp { .. } | DialError::Connect { .. } | DialError::Refused { .. } => {
             Problem::retryable(Code::Unavailable, message)
         }
         DialError::Broken { .. } => class.broken(Code::Unavailable, message),
@@ -247,11 +247,14 @@ mod tests {
             address: address.clone(),
             why: io::ErrorKind::ConnectionRefused.into(),
         };
+        let unknown =
+            || DialError::LookUp { address: address.clone(), why: io::ErrorKind::TimedOut.into() };
         let broken = || DialError::Broken { address: address.clone(), why: "reset".to_owned() };
         let slow =
             || DialError::Timeout { address: address.clone(), after: Duration::from_secs(16) };
         let cases = [
             (Class::Change, refused(), Code::Unavailable, Effectiveness::None),
+            (Class::Change, unknown(), Code::Unavailable, Effectiveness::None),
             (Class::Change, broken(), Code::Unavailable, Effectiveness::Unknown),
             (Class::Change, slow(), Code::Timeout, Effectiveness::Unknown),
             (Class::Read, broken(), Code::Unavailable, Effectiveness::None),
