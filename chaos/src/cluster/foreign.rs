@@ -7,15 +7,21 @@ use anyhow::{Context, ensure};
 use holdfast_api::{Code, Command, Name, NodeId, Outcome, RunCommand, RunOutcome};
 use holdfast_client::{Client, Deadline, Error, Options, TlsFiles};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
-use crate::programs;
+use super::hook;
 
-/// Bound on one call of a hook.
-pub(crate) const HOOK_TIME_MAX: Duration = Duration::from_secs(60);
+/// How the jobs of runs begin.
+pub(crate) const JOB_PREFIX: &str = "chaos-";
 /// By then a node of a cluster has answered.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(10);
 /// Bound on one change of a cluster that may have to recover first.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(60);
+/// A call that waited in a node which was stopped may make the job again: how long the job has to
+/// stay away after it was deleted, and by when.
+const ABSENT: Duration = Duration::from_secs(3);
+const ABSENT_TIME_MAX: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The run that a job's first write opens.
 const RUN: &str = "default";
 
@@ -37,6 +43,9 @@ pub struct Foreign {
     pub job: Option<Name>,
     /// The program that breaks nodes, and heals them.
     pub hook: Option<PathBuf>,
+    /// Where it is called.
+    #[serde(default)]
+    pub folder: Option<PathBuf>,
     /// What it was asked to break; none once that is healed.
     pub broken: Option<Broken>,
 }
@@ -75,7 +84,11 @@ impl Foreign {
         let hook = self.hook.as_ref().context("its hook is not known").with_context(left)?;
         let mut command = std::process::Command::new(hook);
         command.args(["heal", &fault, &node.to_string()]);
-        programs::output_of(&mut command, "", HOOK_TIME_MAX).with_context(left)?;
+        if let Some(folder) = self.folder.as_ref().filter(|folder| folder.is_dir()) {
+            command.current_dir(folder);
+        }
+        let words = format!("{} heal {fault} {node}", hook.display());
+        runtime()?.block_on(hook::call(command, &words, |_| Ok(()))).with_context(left)?;
         done.push(format!("healed {fault} of node {node} with {}", hook.display()));
         self.broken = None;
         Ok(())
@@ -83,8 +96,11 @@ impl Foreign {
 
     fn delete_job(&mut self, done: &mut Vec<String>) -> anyhow::Result<()> {
         let Some(job) = self.job.clone() else { return Ok(()) };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let deleted = runtime.block_on(Box::pin(self.delete(&job)));
+        ensure!(
+            job.as_str().starts_with(JOB_PREFIX),
+            "job {job} is left alone: jobs of runs begin with {JOB_PREFIX}"
+        );
+        let deleted = runtime()?.block_on(Box::pin(self.delete(&job)));
         let endpoints = self.endpoints.join(",");
         deleted.with_context(|| {
             format!(
@@ -92,7 +108,10 @@ impl Foreign {
             )
         })?;
         done.push(format!("deleted job {job} at {endpoints}"));
-        self.job = None;
+        // A node that is healed later may make it again.
+        if self.broken.is_none() {
+            self.job = None;
+        }
         Ok(())
     }
 
@@ -106,6 +125,7 @@ impl Foreign {
         let client =
             Client::new(Options { token_file, tls, ..Options::new(self.endpoints.clone()) });
         let deleted = match client.status(Deadline::after(LOOK_TIME_MAX)).await {
+            Ok(_) if self.hook.is_some() => delete_for_good(&client, job).await,
             Ok(_) => delete_job(&client, job).await,
             Err(error) => Err(anyhow::Error::new(error).context("the cluster does not answer")),
         };
@@ -114,8 +134,34 @@ impl Foreign {
     }
 }
 
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Deletes the job of a run until it stays away.
+async fn delete_for_good(client: &Client, job: &Name) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let mut absent = began;
+    while absent.elapsed() < ABSENT {
+        if delete_if_there(client, job).await? {
+            absent = Instant::now();
+        }
+        ensure!(
+            began.elapsed() < ABSENT_TIME_MAX,
+            "it was made again and again for {ABSENT_TIME_MAX:?}"
+        );
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
 /// Deletes the job of a run with everything in it. One that is gone is no error.
 pub(crate) async fn delete_job(client: &Client, job: &Name) -> anyhow::Result<()> {
+    delete_if_there(client, job).await.map(drop)
+}
+
+/// The same; answers whether it was there.
+async fn delete_if_there(client: &Client, job: &Name) -> anyhow::Result<bool> {
     let propose = async |command| {
         client.propose(Command::Run(command), Deadline::after(CHANGE_TIME_MAX)).await
     };
@@ -131,9 +177,9 @@ pub(crate) async fn delete_job(client: &Client, job: &Name) -> anyhow::Result<()
         match propose(RunCommand::DeleteJob { job: job.clone() }).await {
             Ok(answer) => match answer.outcome {
                 Outcome::Run(RunOutcome::JobDeleted { left, .. }) if left > 0 => {}
-                _ => return Ok(()),
+                _ => return Ok(true),
             },
-            Err(error) if gone(&error) => return Ok(()),
+            Err(error) if gone(&error) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
     }
@@ -163,9 +209,27 @@ mod tests {
     fn what_a_hook_does_not_heal_is_named_and_kept() {
         let (mut foreign, mut done) = (broken_by("false"), Vec::new());
         let error = foreign.heal(&mut done).unwrap_err().to_string();
-        let said = "pause of node 2 may still be there; heal it by hand: `false heal pause 2`";
+        let said = "pause of node 2 may still be there; heal it by hand: false heal pause 2 ended";
         assert!(error.starts_with(said), "{error}");
         assert!(foreign.is_left() && done.is_empty());
+    }
+
+    #[test]
+    fn a_hook_is_called_where_the_run_was_started() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("heal"), "test $1 = pause && touch healed").unwrap();
+        let folder_of_run = Some(folder.path().to_owned());
+        let mut foreign = Foreign { folder: folder_of_run, ..broken_by("sh") };
+        foreign.heal(&mut Vec::new()).unwrap();
+        assert!(folder.path().join("healed").exists());
+    }
+
+    #[test]
+    fn a_job_that_no_run_made_is_left_alone() {
+        let job = Some("training".parse().unwrap());
+        let mut foreign = Foreign { job, ..Foreign::default() };
+        let error = foreign.heal(&mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("job training is left alone"), "{error}");
     }
 
     #[test]

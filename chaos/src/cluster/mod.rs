@@ -15,6 +15,7 @@
 //! | [`clocks`] | clocks of a node that jump and drift |
 //! | [`containers`] | a cluster of containers, in the place of processes |
 //! | [`foreign`] | what is to be undone on a cluster that was there |
+//! | `hook` | calls of the program that breaks its nodes |
 //! | [`disks`] | a file system for each node |
 //! | [`process`] | a child, and how it is distinguished from others |
 //! | `slot` | the place of a program: it runs, is paused, or is down |
@@ -34,6 +35,7 @@ pub mod crash;
 pub mod disks;
 pub mod etcd;
 pub mod foreign;
+pub(crate) mod hook;
 pub mod http;
 pub mod jobs;
 mod looks;

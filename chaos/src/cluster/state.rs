@@ -1,10 +1,11 @@
 //! What a run has made on this machine, in a file, so that `heal` can undo it
 //! when the run was killed.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::foreign::{Broken, Foreign};
@@ -155,15 +156,26 @@ impl Drop for StateFile {
 
 /// Undoes what runs that have ended left; answers what it did.
 pub fn heal() -> anyhow::Result<Vec<String>> {
+    heal_in(&place()?)
+}
+
+/// The same of the runs whose states are in this folder.
+fn heal_in(place: &Path) -> anyhow::Result<Vec<String>> {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
-    for entry in std::fs::read_dir(place()?)? {
+    for entry in std::fs::read_dir(place)? {
         let path = entry?.path();
         if path.extension().is_none_or(|it| it != "json") {
             continue;
         }
-        let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
-        let mut state: State = serde_json::from_slice(&text)
-            .with_context(|| format!("{} is not what a run writes; delete it", path.display()))?;
+        let mut state = match read(&path) {
+            Ok(Some(state)) => state,
+            // Its run has ended, and left nothing.
+            Ok(None) => continue,
+            Err(error) => {
+                failed.push(format!("{error:#}"));
+                continue;
+            }
+        };
         if state.owner.runs() {
             done.push(format!("run {} is under way, and left alone", state.owner.pid));
             continue;
@@ -189,41 +201,77 @@ pub fn heal() -> anyhow::Result<Vec<String>> {
     Ok(done)
 }
 
+/// Reads a state; none if the file has gone.
+fn read(path: &Path) -> anyhow::Result<Option<State>> {
+    let text = match std::fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text.with_context(|| path.display().to_string())?,
+    };
+    let state = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is not what a run writes; delete it", path.display()))?;
+    Ok(Some(state))
+}
+
+/// Undoes all that can be; the error names everything that cannot.
 fn heal_one(state: &mut State, done: &mut Vec<String>) -> anyhow::Result<()> {
+    let mut errors = heal_here(state, done);
+    if let Some(foreign) = &mut state.foreign {
+        errors.extend(foreign.heal(done).err());
+    }
+    let errors: Vec<String> = errors.iter().map(|error| format!("{error:#}")).collect();
+    ensure!(errors.is_empty(), errors.join("; "));
+    Ok(())
+}
+
+/// Undoes what is on this machine; answers what went wrong.
+fn heal_here(state: &State, done: &mut Vec<String>) -> Vec<anyhow::Error> {
+    let mut errors = Vec::new();
     let is_own = |mount: &&PathBuf| {
         mount.parent().is_some_and(private::is_of_a_run) && disks::is_mounted(mount)
     };
     // A process that waits for its disk does not end.
     for mount in state.mounts.iter().filter(is_own) {
-        disks::thaw(mount)?;
+        errors.extend(disks::thaw(mount).err());
     }
     for process in state.processes.iter().filter(|process| process.runs()) {
-        process.kill_group()?;
-        done.push(format!("killed process {} of run {}", process.pid, state.owner.pid));
+        match process.kill_group() {
+            // It may have ended by itself.
+            Err(error) if process.runs() => errors.push(error),
+            _ => done.push(format!("killed process {} of run {}", process.pid, state.owner.pid)),
+        }
     }
-    await_ends(&state.processes)?;
+    errors.extend(await_ends(&state.processes).err());
     for mount in state.mounts.iter().filter(is_own) {
-        disks::unmount(mount)?;
-        done.push(format!("unmounted {}", mount.display()));
+        match disks::unmount(mount) {
+            Ok(_) => done.push(format!("unmounted {}", mount.display())),
+            Err(error) => errors.push(error),
+        }
     }
     for name in &state.namespaces {
-        if network::delete(name)? {
-            done.push(format!("deleted network namespace {name}"));
+        match network::delete(name) {
+            Ok(true) => done.push(format!("deleted network namespace {name}")),
+            Ok(false) => {}
+            Err(error) => errors.push(error),
         }
     }
     for name in &state.projects {
-        if containers::remove(name)? {
-            done.push(format!("removed the containers of {name}"));
+        match containers::remove(name) {
+            Ok(true) => done.push(format!("removed the containers of {name}")),
+            Ok(false) => {}
+            Err(error) => errors.push(error),
         }
     }
-    if let Some(folder) = state.folder.as_deref().filter(|folder| private::is_of_a_run(folder)) {
-        std::fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
-        done.push(format!("deleted {}", folder.display()));
+    let folder = state.folder.as_deref().filter(|folder| private::is_of_a_run(folder));
+    // Nothing is deleted on a disk that is still there.
+    if let Some(folder) = folder
+        && !state.mounts.iter().any(|mount| disks::is_mounted(mount))
+    {
+        match std::fs::remove_dir_all(folder).with_context(|| folder.display().to_string()) {
+            Ok(()) => done.push(format!("deleted {}", folder.display())),
+            Err(error) => errors.push(error),
+        }
     }
-    match &mut state.foreign {
-        Some(foreign) => foreign.heal(done),
-        None => Ok(()),
-    }
+    errors
 }
 
 /// Waits until killed processes, which hold their namespace, have ended.
@@ -262,5 +310,36 @@ mod tests {
         assert_eq!((foreign.job, foreign.broken.unwrap().node), (None, 1));
         drop(StateFile::create(None).unwrap());
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_undone_or_read_keeps_nothing_else_from_being_undone() {
+        let folder = tempfile::tempdir().unwrap();
+        // No process has this start time any more.
+        let owner = Identity { pid: std::process::id(), start_ticks: 0 };
+        let broken = Some(Broken { fault: "cut".to_owned(), node: 1 });
+        let foreign = Foreign { hook: Some("true".into()), broken, ..Foreign::default() };
+        let state = State {
+            owner,
+            processes: vec![owner],
+            folder: None,
+            namespaces: vec!["of-somebody-else".to_owned()],
+            mounts: vec![],
+            projects: vec![],
+            foreign: Some(foreign),
+        };
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("1.json"), "rubbish").unwrap();
+        write(&path("2.json"), &state).unwrap();
+        write(&path("3.json"), &State { namespaces: vec![], ..state }).unwrap();
+        let error = heal_in(folder.path()).unwrap_err().to_string();
+        for said in ["1.json is not what a run writes", "of-somebody-else is not a network"] {
+            assert!(error.contains(said), "{said}: {error}");
+        }
+        assert_eq!(error.matches("healed cut of node 1").count(), 2, "{error}");
+        assert!(path("2.json").exists() && !path("3.json").exists());
+        let left = read(&path("2.json")).unwrap().unwrap();
+        assert_eq!(left.foreign.unwrap().broken, None);
+        assert!(read(&path("4.json")).unwrap().is_none());
     }
 }

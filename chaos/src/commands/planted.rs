@@ -3,6 +3,7 @@
 
 mod signs;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use holdfast_chaos::judge::Verdict;
 use holdfast_chaos::recording::Recording;
 use holdfast_chaos::summary;
 
-use self::signs::{in_rounds, in_run, in_simulator};
+use self::signs::{are_laps_too_few, in_rounds, in_run, in_simulator, seeds_tried};
 use super::print;
 
 /// The check that finds a defect.
@@ -81,6 +82,8 @@ const QUICK: usize = 4;
 const RUN_TIME_MAX: &str = "120s";
 /// The same with `--quick`.
 const QUICK_TIME_MAX: &str = "60s";
+/// So many runs are made, each from its own seed, while they fail without a sign of the defect.
+const RUNS_MAX: u64 = 3;
 /// The laps of jobs whose rounds are judged.
 const ROUNDS: [&str; 6] = ["--jobs", "8", "--lap-seconds", "30", "--laps-max", "4"];
 /// Operations in a second of such a run.
@@ -116,11 +119,32 @@ struct Searched {
     /// Whether nothing was wrong at all.
     is_passed: bool,
     took: Duration,
+    /// The seed of the last run, or the first of the simulator's.
+    seed: u64,
     /// The last output.
     said: String,
 }
 
-/// Looks for them; 1 if one is not found.
+/// The result of one program that looks for a defect.
+struct Tried {
+    sign: Option<String>,
+    is_passed: bool,
+    is_failed: bool,
+    /// How many seeds it has tried.
+    seeds: u64,
+    said: String,
+}
+
+/// What is known of a defect once it was looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Known {
+    Found,
+    /// The same search does not pass without it, for this reason.
+    NotCounted(String),
+    Missed,
+}
+
+/// Looks for them; 1 if one is not found, 3 if a find does not count.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut sought: Vec<&(&str, Finder)> = SOUGHT.iter().collect();
     if arguments.quick {
@@ -137,33 +161,54 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     }
     let time_max = if arguments.quick { QUICK_TIME_MAX } else { RUN_TIME_MAX };
     let scale = Scale { seed: arguments.seed, time_max };
-    let (mut missed, mut controls) = (Vec::new(), Vec::new());
+    let (mut all, mut controls) = (Vec::new(), Vec::new());
     print("| defect | looked for with | found after | what was seen |\n| --- | --- | --- | --- |");
     for (name, finder) in sought {
-        let Searched { sign, took, said, .. } = search(Some(*name), *finder, scale)?;
+        let Searched { sign, took, seed, said, .. } = search(Some(*name), *finder, scale)?;
         let seconds = took.as_secs_f64();
         let spoiled = match sign {
-            Some(_) => control(*finder, scale, &mut controls)?,
+            Some(_) => control(*finder, Scale { seed, ..scale }, &mut controls)?,
             None => None,
         };
-        let (after, seen) = match (sign, spoiled) {
-            (Some(sign), None) => (format!("{seconds:.0} s"), sign),
+        let (after, seen, known) = match (sign, spoiled) {
+            (Some(sign), None) => (format!("{seconds:.0} s"), sign, Known::Found),
             (Some(_), Some(why)) => {
-                missed.push(*name);
-                ("not counted".to_owned(), format!("without the defect: {why}"))
+                let seen = format!("without the defect: {why}");
+                ("not counted".to_owned(), seen, Known::NotCounted(why))
             }
-            (None, _) => {
-                missed.push(*name);
-                (format!("not within {seconds:.0} s"), said)
-            }
+            (None, _) => (format!("not within {seconds:.0} s"), said, Known::Missed),
         };
         print(format!("| `{name}` | {finder} | {after} | {} |", seen.replace('|', "/")));
+        all.push((*name, known));
     }
-    if missed.is_empty() {
-        return Ok(0);
+    let (mut missed, mut verdict) = (Vec::new(), Verdict::Pass);
+    for (name, known) in together(all) {
+        match known {
+            Known::Found => {}
+            Known::NotCounted(why) => {
+                eprintln!("not counted: {name}: without the defect: {why}");
+                verdict = Verdict::Unknown;
+            }
+            Known::Missed => missed.push(name),
+        }
     }
-    eprintln!("not found: {}", missed.join(", "));
-    Ok(1)
+    if !missed.is_empty() {
+        eprintln!("not found: {}", missed.join(", "));
+        verdict = Verdict::Fail;
+    }
+    Ok(verdict.exit_code())
+}
+
+/// What is known of each defect, of which one search may find what another one misses.
+fn together(all: Vec<(&str, Known)>) -> BTreeMap<&str, Known> {
+    let mut together = BTreeMap::new();
+    for (name, known) in all {
+        let best = together.entry(name).or_insert(Known::Missed);
+        if known == Known::Found || *best == Known::Missed {
+            *best = known;
+        }
+    }
+    together
 }
 
 /// Why the same search finds something without a defect, too; none if all is well then. Each is
@@ -171,20 +216,50 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 fn control(
     finder: Finder,
     scale: Scale,
-    made: &mut Vec<(Finder, Option<String>)>,
+    made: &mut Vec<(Finder, u64, Option<String>)>,
 ) -> anyhow::Result<Option<String>> {
-    if let Some((_, before)) = made.iter().find(|(other, _)| *other == finder) {
+    let of = |it: &&(Finder, u64, Option<String>)| (it.0, it.1) == (finder, scale.seed);
+    if let Some((_, _, before)) = made.iter().find(of) {
         return Ok(before.clone());
     }
     let searched = search(None, finder, scale)?;
     let why = (!searched.is_passed).then(|| searched.sign.unwrap_or(searched.said));
-    made.push((finder, why.clone()));
+    made.push((finder, scale.seed, why.clone()));
     Ok(why)
 }
 
-/// Looks for the defect of this name; none: for any, where there is none.
+/// Looks for the defect of this name; none: for any, where there is none. What fails without a
+/// sign of the defect ends early: then the search goes on with the next seeds.
 fn search(name: Option<&str>, finder: Finder, scale: Scale) -> anyhow::Result<Searched> {
-    let Scale { seed, time_max } = scale;
+    let (began, mut first, mut seed) = (Instant::now(), scale.seed, scale.seed);
+    let seeds = match finder {
+        Run(..) => RUNS_MAX,
+        Sim(seeds) => seeds,
+        Rounds => 1,
+    };
+    let last = scale.seed + seeds - 1;
+    loop {
+        if let Run(..) = finder {
+            seed = first;
+        }
+        let tried = attempt(name, finder, (first, last), scale.time_max)?;
+        first += tried.seeds.max(1);
+        let is_over = name.is_none() || tried.sign.is_some() || !tried.is_failed || first > last;
+        if is_over {
+            let Tried { sign, is_passed, said, .. } = tried;
+            return Ok(Searched { sign, is_passed, took: began.elapsed(), seed, said });
+        }
+    }
+}
+
+/// Looks for it with one program: one run or lap from the first of these seeds, or the simulator
+/// from all of them.
+fn attempt(
+    name: Option<&str>,
+    finder: Finder,
+    (seed, last): (u64, u64),
+    time_max: &str,
+) -> anyhow::Result<Tried> {
     let own = std::env::current_exe().context("where this program is")?;
     let folder = tempfile::Builder::new().prefix("holdfast-planted-").tempdir()?;
     let report = folder.path().join("report");
@@ -201,9 +276,8 @@ fn search(name: Option<&str>, finder: Finder, scale: Scale) -> anyhow::Result<Se
             command.args(ROUNDS).args(["--seed", &seed.to_string()]);
             command
         }
-        Sim(seeds) => {
+        Sim(_) => {
             let mut command = Command::new(own.with_file_name("holdfast-sim"));
-            let last = seed + seeds - 1;
             command.args(["--until-found", "--seeds", &format!("{seed}..{last}")]);
             command.args(name.iter().flat_map(|name| ["--planted", *name]));
             command
@@ -213,27 +287,30 @@ fn search(name: Option<&str>, finder: Finder, scale: Scale) -> anyhow::Result<Se
         (Run(..) | Rounds, Some(name)) => command.env(VARIABLE, name),
         _ => command.env_remove(VARIABLE),
     };
-    let began = Instant::now();
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;
-    let took = began.elapsed();
     let (stdout, stderr) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let is_failed = output.status.code() == Some(i32::from(Verdict::Fail.exit_code()));
     let name = name.unwrap_or_default();
     let (sign, said) = match finder {
-        Run(..) if report.is_dir() => {
-            let summary = summary::summarize(Recording::read(&report)?);
-            (in_run(name, &summary), summary.reasons.into_iter().next().unwrap_or_default())
-        }
-        Run(..) => (None, stderr.trim().replace('\n', "; ")),
+        Run(..) => match Recording::read(&report) {
+            Ok(recording) => {
+                let summary = summary::summarize(recording);
+                (in_run(name, &summary), summary.reasons.into_iter().next().unwrap_or_default())
+            }
+            // The cluster did not start.
+            Err(_) => (None, stderr.trim().replace('\n', "; ")),
+        },
         Sim(_) => (in_simulator(name, &stdout), last_line(&stdout)),
         Rounds => (in_rounds(&stdout), last_line(&stdout)),
     };
     let sign = sign.filter(|_| is_failed);
     // Laps that were too few for all kinds of rounds are no fault of any.
-    let is_passed = output.status.success() || (finder == Rounds && is_failed && sign.is_none());
-    Ok(Searched { sign, is_passed, took, said })
+    let is_too_few = finder == Rounds && sign.is_none() && are_laps_too_few(&stdout);
+    let is_passed = output.status.success() || (is_failed && is_too_few);
+    let seeds = if let Sim(_) = finder { seeds_tried(&stdout) } else { 1 };
+    Ok(Tried { sign, is_passed, is_failed, seeds, said })
 }
 
 fn last_line(said: &str) -> String {
@@ -248,5 +325,28 @@ impl fmt::Display for Finder {
             Sim(_) => f.write_str("the simulator"),
             Rounds => f.write_str("`chaos-rounds`"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_defect_is_found_if_one_of_its_searches_finds_it() {
+        let why = || Known::NotCounted("the run was ended early".to_owned());
+        let known = together(vec![
+            ("stale-read", Known::Missed),
+            ("new-number", Known::Found),
+            ("stale-read", Known::Found),
+            ("new-number", why()),
+            ("lost-wake-up", why()),
+            ("lost-wake-up", Known::Missed),
+            ("late-resume", Known::Missed),
+        ]);
+        assert_eq!(known["stale-read"], Known::Found);
+        assert_eq!(known["new-number"], Known::Found);
+        assert_eq!(known["lost-wake-up"], why());
+        assert_eq!(known["late-resume"], Known::Missed);
     }
 }

@@ -240,7 +240,7 @@ async fn flip(id: NodeId, kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<I
     let folder = stage.cluster.data_dir(id);
     let struck = Some(clock::now());
     let repairs = async || http::metric(&address, REPAIRS).await;
-    let mut what = format!("found no {kind} of node {id}");
+    let mut last = None;
     for _ in 0..FLIPS_MAX {
         let before = repairs().await.with_context(|| format!("node {id} shows no {REPAIRS}"))?;
         let began = Instant::now();
@@ -252,7 +252,7 @@ async fn flip(id: NodeId, kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<I
             tokio::time::sleep(LOOK_EVERY).await;
         };
         let Some(flipped) = flipped else { break };
-        what = format!("inverted a bit of {} of node {id}", flipped.name());
+        let what = format!("inverted a bit of {} of node {id}", flipped.name());
         let (began, mut gone) = (Instant::now(), None::<Instant>);
         loop {
             if repairs().await.is_some_and(|now| now > before) {
@@ -272,7 +272,10 @@ async fn flip(id: NodeId, kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<I
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
+        last = Some(what);
     }
+    let none = || format!("found no {kind} of node {id} within {FILE_TIME_MAX:?}");
+    let what = last.with_context(none)?;
     Ok(Injected { what, evidence: None, wound: Wound::Healed, hold: Duration::ZERO, struck })
 }
 

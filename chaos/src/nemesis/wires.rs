@@ -1,6 +1,7 @@
 //! Partitions, loss, resets, slow links and packets that travel badly, on a network of the
 //! nodes' own.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -200,7 +201,7 @@ impl Wound {
     /// Whether programs of the system made it, one after the other: until the last of them
     /// has ended, calls may pass that it would have stopped.
     pub(crate) fn is_of_several_steps(&self) -> bool {
-        matches!(self, Wound::Cut(_) | Wound::Slow | Wound::Shaped(..))
+        matches!(self, Wound::Cut(_) | Wound::Clogged(_) | Wound::Slow | Wound::Shaped(..))
     }
 }
 
@@ -213,12 +214,18 @@ pub(super) async fn unshape(
     match shaping {
         Shaping::Netem(ids) => {
             let Some(network) = stage.cluster.network() else { return Ok(None) };
+            let left = stage.cluster.ids();
+            let ids: Vec<NodeId> = ids.into_iter().filter(|id| left.contains(id)).collect();
             let queued = network.queued(&ids)?;
             network.clear_disciplines()?;
             Ok(queued.and_then(|queued| seen(nemesis, queued)))
         }
         Shaping::Tun(shaper) => {
-            let carried = shaper.end().await;
+            let Some(network) = stage.cluster.network() else { return Ok(None) };
+            let nodes = stage.cluster.ids().into_iter().map(|id| network.address_of(id));
+            let mut left: Vec<Ipv4Addr> = nodes.collect::<anyhow::Result<_>>()?;
+            left.push(network.own_address());
+            let carried = shaper.end(|address| left.contains(&address)).await?;
             Ok(carried.and_then(|carried| seen_here(nemesis, carried)))
         }
     }
@@ -263,6 +270,13 @@ fn seen_here(nemesis: Nemesis, carried: Carried) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_of_several_steps_is_complete_later_than_it_began() {
+        assert!(Wound::Clogged(vec![1]).is_of_several_steps());
+        assert!(Wound::Cut(Nemesis::Loss).is_of_several_steps());
+        assert!(!Wound::Healed.is_of_several_steps());
+    }
 
     #[test]
     fn a_discipline_that_handled_nothing_is_no_evidence() {

@@ -42,6 +42,9 @@ const TABLE: &str = "chaos";
 /// The queueing disciplines of faults.
 const DISCIPLINES: [&str; 2] = ["netem", "tbf"];
 
+/// An environment variable: this tool's own layer is used also where the kernel has netem.
+const NO_NETEM: &str = "HOLDFAST_CHAOS_NO_NETEM";
+
 /// What delays, reorders and doubles packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
@@ -201,7 +204,7 @@ impl Network {
         };
         let hosts: Vec<Host> =
             ids.iter().map(node).chain([Ok(own)]).collect::<anyhow::Result<_>>()?;
-        Shaper::start(&hosts, shape, seed).map(Shaping::Tun)
+        Shaper::start(hosts, shape, seed).map(Shaping::Tun)
     }
 
     /// Name of the TUN device of a node, or of the run itself.
@@ -431,6 +434,7 @@ fn tc(namespace: &str, arguments: &[&str]) -> anyhow::Result<()> {
 
 /// Tries netem where nothing travels.
 fn try_netem(namespace: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(std::env::var_os(NO_NETEM).is_none(), "{NO_NETEM} is set");
     tc(namespace, &["qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms"])
 }
 

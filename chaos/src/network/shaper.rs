@@ -6,11 +6,13 @@
 //! TUN devices have no offloads: packets come with their checksums, and are not larger than
 //! the MTU.
 //!
-//! When a device is closed, the kernel removes it with its routes, and open connections go
-//! by the bridge again. So nothing is left if this program is killed, and nothing is recorded
-//! for `heal`.
+//! All devices are up before the first route leads to one, and all routes are deleted before the
+//! first device is closed: no packet is lost on the way in or out, and open connections go by
+//! the bridge again. The kernel removes the routes of a device that is closed, too. So nothing is
+//! left if this program is killed, and nothing is recorded for `heal`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future;
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -43,44 +45,91 @@ pub struct Host {
     pub device: String,
 }
 
+/// The wires, by the addresses of their senders.
+type Wires = BTreeMap<Ipv4Addr, Arc<Mutex<Wire>>>;
+
 /// Shapes packets until it ends or is dropped.
-#[derive(Debug)]
 pub struct Shaper {
-    // They own the devices.
+    hosts: Vec<Host>,
+    shape: Shape,
+    devices: Arc<Devices>,
     tasks: JoinSet<()>,
-    wires: Vec<Arc<Mutex<Wire>>>,
+    wires: Wires,
 }
 
 impl Shaper {
     /// Sends what these hosts send to each other through this program. Must be called within
     /// a runtime.
-    pub fn start(hosts: &[Host], shape: Shape, seed: u64) -> anyhow::Result<Shaper> {
+    pub fn start(hosts: Vec<Host>, shape: Shape, seed: u64) -> anyhow::Result<Shaper> {
         let made = hosts.iter().map(|host| anyhow::Ok((host.address, host.device()?)));
         let devices = Arc::new(made.collect::<anyhow::Result<Devices>>()?);
-        let mut shaper = Shaper { tasks: JoinSet::new(), wires: Vec::new() };
-        for (host, n) in hosts.iter().zip(0..) {
+        let (tasks, wires) = (JoinSet::new(), Wires::new());
+        let mut shaper = Shaper { hosts, shape, devices, tasks, wires };
+        for (host, n) in shaper.hosts.iter().zip(0..) {
             let wire = Arc::new(Mutex::new(Wire::new(shape, seed.wrapping_add(n))));
-            shaper.wires.push(wire.clone());
-            shaper.tasks.spawn(carry(host.address, devices.clone(), wire));
+            shaper.wires.insert(host.address, wire.clone());
+            shaper.tasks.spawn(carry(host.address, shaper.devices.clone(), wire));
         }
-        // Last: no packet comes to a device that nobody reads.
-        hosts.iter().try_for_each(|host| host.route(hosts))?;
+        let hosts = &shaper.hosts;
+        hosts.iter().try_for_each(Host::up)?;
+        hosts.iter().try_for_each(|host| host.batch(&host.routes("add", hosts)))?;
         Ok(shaper)
     }
 
-    /// Ends it, as if packets that are under way were lost. Answers what became of the others;
-    /// none if one of the hosts sent nothing.
-    pub async fn end(mut self) -> Option<Carried> {
+    /// Ends it once the packets that are under way have arrived. Answers what became of all, see
+    /// [`sum`].
+    pub async fn end(
+        mut self,
+        is_there: impl Fn(Ipv4Addr) -> bool,
+    ) -> anyhow::Result<Option<Carried>> {
+        let hosts = self.hosts;
+        let left: Vec<Host> = hosts.iter().filter(|host| is_there(host.address)).cloned().collect();
+        let unrouted = apart(move || {
+            let deleted = left.iter().map(|host| host.batch(&host.routes("delete", &hosts)));
+            // All of them are deleted, also if one cannot be.
+            deleted.collect::<Vec<_>>().into_iter().collect::<anyhow::Result<()>>()
+        })
+        .await;
+        time::sleep(self.shape.delay + self.shape.jitter).await;
         self.tasks.shutdown().await;
-        let mut sum = Carried::default();
-        for wire in &self.wires {
-            let carried = wire.lock().carried();
-            if carried.packets == 0 {
-                return None;
-            }
-            sum.add(carried);
+        let devices = self.devices;
+        // The kernel takes its time.
+        apart(move || drop(devices)).await?;
+        unrouted??;
+        Ok(sum(&self.wires, is_there))
+    }
+}
+
+/// What became of the packets on all wires; none if one of the hosts that are there sent nothing,
+/// or did not get a packet.
+fn sum(wires: &Wires, is_there: impl Fn(Ipv4Addr) -> bool) -> Option<Carried> {
+    let mut sum = Carried::default();
+    for (from, wire) in wires {
+        let wire = wire.lock();
+        let carried = wire.carried();
+        let is_silent = carried.packets == 0 && is_there(*from);
+        if is_silent || wire.count_lost(&is_there) > 0 {
+            return None;
         }
-        Some(sum)
+        sum.add(carried);
+    }
+    Some(sum)
+}
+
+/// Does what blocks on a thread of its own.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn_blocking(work);
+    tasks.join_next().await.context("the task was started")?.context("a task that blocks")
+}
+
+impl fmt::Debug for Shaper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A device shows nothing of itself.
+        let Shaper { hosts, shape, wires, .. } = self;
+        let mut shown = f.debug_struct("Shaper");
+        shown.field("hosts", hosts).field("shape", shape).field("wires", wires);
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -97,22 +146,25 @@ impl Host {
         Ok(tun)
     }
 
-    /// Lets routes to the other hosts lead to its device.
-    fn route(&self, hosts: &[Host]) -> anyhow::Result<()> {
+    fn up(&self) -> anyhow::Result<()> {
+        self.batch(&format!("link set dev {} up\n", self.device))
+    }
+
+    /// Runs commands of `ip` where its device is.
+    fn batch(&self, commands: &str) -> anyhow::Result<()> {
         let mut command = Command::new("ip");
         if let Some(namespace) = &self.namespace {
             command.args(["-n", namespace]);
         }
         command.args(["-batch", "-"]);
-        programs::output_of(&mut command, &self.commands(hosts), programs::TIME_MAX).map(drop)
+        programs::output_of(&mut command, commands, programs::TIME_MAX).map(drop)
     }
 
-    /// The commands for that, in the syntax of `ip -batch`.
-    fn commands(&self, hosts: &[Host]) -> String {
+    /// Commands that add or delete the routes to the other hosts that lead to its device.
+    fn routes(&self, verb: &str, hosts: &[Host]) -> String {
         let Host { address, device, .. } = self;
         let others = hosts.iter().map(|host| host.address).filter(|other| other != address);
-        let routes = others.map(|to| format!("route add {to}/32 dev {device} src {address}\n"));
-        [format!("link set dev {device} up\n")].into_iter().chain(routes).collect()
+        others.map(|to| format!("route {verb} {to}/32 dev {device} src {address}\n")).collect()
     }
 }
 
@@ -130,20 +182,24 @@ async fn carry(from: Ipv4Addr, devices: Arc<Devices>, wire: Arc<Mutex<Wire>>) {
             () = until(next) => {}
             // While the wire has no room the packets wait in the device, which drops some.
             read = own.recv(&mut buffer), if has_room => {
-                // The namespace was deleted.
-                let Ok(length) = read else { return };
+                let Ok(length) = read else {
+                    // The namespace was deleted: what this host sends and gets is lost.
+                    return wire.lock().lost(from);
+                };
                 let packet = &buffer[..length];
                 // The kernel itself sends packets of IPv6 to each device.
-                if wire::destination(packet).is_some_and(|to| devices.contains_key(&to)) {
-                    wire.lock().send(packet, Instant::now());
+                if let Some(to) = wire::destination(packet).filter(|to| devices.contains_key(to)) {
+                    wire.lock().send(to, packet, Instant::now());
                 }
             }
         }
         let arrived = wire.lock().arrivals(Instant::now());
         for packet in arrived {
-            if let Some(to) = wire::destination(&packet).and_then(|to| devices.get(&to)) {
+            let sent = devices.get(&packet.to).map(|to| to.try_send(&packet.bytes));
+            match sent {
+                Some(Ok(_)) => wire.lock().arrived(&packet, Instant::now()),
                 // A host that cannot take a packet loses it.
-                let _ = to.try_send(&packet);
+                _ => wire.lock().lost(packet.to),
             }
         }
     }
@@ -161,19 +217,42 @@ async fn until(then: Option<Instant>) {
 mod tests {
     use super::*;
 
+    fn host(n: u8) -> Host {
+        let address = Ipv4Addr::new(198, 18, 77, n);
+        Host { address, namespace: None, device: format!("tun{n}") }
+    }
+
     #[test]
     fn the_routes_of_a_host_lead_to_all_others_from_its_address() {
-        let host = |n: u8| Host {
-            address: Ipv4Addr::new(198, 18, 77, n),
-            namespace: None,
-            device: format!("tun{n}"),
-        };
         let hosts = [host(1), host(2), host(254)];
         assert_eq!(
-            hosts[1].commands(&hosts),
-            "link set dev tun2 up\n\
-             route add 198.18.77.1/32 dev tun2 src 198.18.77.2\n\
+            hosts[1].routes("add", &hosts),
+            "route add 198.18.77.1/32 dev tun2 src 198.18.77.2\n\
              route add 198.18.77.254/32 dev tun2 src 198.18.77.2\n"
         );
+        assert_eq!(
+            hosts[0].routes("delete", &hosts[..2]),
+            "route delete 198.18.77.2/32 dev tun1 src 198.18.77.1\n"
+        );
+    }
+
+    #[test]
+    fn silence_and_losses_void_the_evidence_unless_the_host_has_gone() {
+        let [one, two, gone] = [1, 2, 3].map(|n| host(n).address);
+        let is_there = |address: Ipv4Addr| address != gone;
+        let wires: Wires = [one, two, gone]
+            .map(|from| (from, Arc::new(Mutex::new(Wire::new(Shape::default(), 1)))))
+            .into();
+        let send = |from: Ipv4Addr, to: Ipv4Addr| {
+            wires[&from].lock().send(to, b"packet", Instant::now());
+        };
+        send(one, two);
+        assert_eq!(sum(&wires, is_there), None);
+        send(two, one);
+        wires[&one].lock().lost(gone);
+        assert_eq!(sum(&wires, is_there).unwrap().packets, 2);
+        assert_eq!(sum(&wires, |_| true), None);
+        wires[&one].lock().lost(two);
+        assert_eq!(sum(&wires, is_there), None);
     }
 }

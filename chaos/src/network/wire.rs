@@ -94,21 +94,35 @@ pub struct Wire {
     under_way: BTreeMap<(Instant, u64), Packet>,
     /// Packets so far, with the doubled ones.
     count: u64,
+    /// When the last packet to each receiver arrives.
+    last: BTreeMap<Ipv4Addr, Instant>,
     carried: Carried,
+    /// Packets that their receivers did not take.
+    lost: BTreeMap<Ipv4Addr, u64>,
 }
 
+/// A packet on its way.
 #[derive(Debug)]
-struct Packet {
+pub struct Packet {
+    /// Address of its receiver.
+    pub to: Ipv4Addr,
+    /// All of it, with its header.
+    pub bytes: Vec<u8>,
     sent: Instant,
-    bytes: Vec<u8>,
 }
 
 impl Wire {
     /// A wire without packets. All that happens by chance follows from the seed.
     pub fn new(shape: Shape, seed: u64) -> Wire {
-        let random = StdRng::seed_from_u64(seed);
-        let (under_way, carried) = (BTreeMap::new(), Carried::default());
-        Wire { shape, random, under_way, count: 0, carried }
+        Wire {
+            shape,
+            random: StdRng::seed_from_u64(seed),
+            under_way: BTreeMap::new(),
+            count: 0,
+            last: BTreeMap::new(),
+            carried: Carried::default(),
+            lost: BTreeMap::new(),
+        }
     }
 
     /// Whether another packet can be sent.
@@ -117,19 +131,21 @@ impl Wire {
     }
 
     /// Sends a packet.
-    pub fn send(&mut self, bytes: &[u8], now: Instant) {
+    pub fn send(&mut self, to: Ipv4Addr, bytes: &[u8], now: Instant) {
         let Shape { delay, jitter, reorder_percent, duplicate_percent } = self.shape;
         // All are drawn for each packet: one answer does not shift the next ones.
         let delay = self.random.random_range(delay.saturating_sub(jitter)..=delay + jitter);
         let is_first = self.random.random_range(0..100) < reorder_percent;
         let is_double = self.random.random_range(0..100) < duplicate_percent;
         let arrives = if is_first { now } else { now + delay };
-        let last = self.under_way.last_key_value().map(|((last, _), _)| *last);
+        let last = self.last.entry(to).or_insert(arrives);
         self.carried.packets += 1;
-        self.carried.reordered += u64::from(last.is_some_and(|last| last > arrives));
+        // Only packets to one receiver have an order.
+        self.carried.reordered += u64::from(*last > arrives);
+        *last = arrives.max(*last);
         self.carried.duplicated += u64::from(is_double);
         for _ in 0..=u8::from(is_double) {
-            let packet = Packet { sent: now, bytes: bytes.to_owned() };
+            let packet = Packet { to, bytes: bytes.to_owned(), sent: now };
             self.under_way.insert((arrives, self.count), packet);
             self.count += 1;
         }
@@ -140,18 +156,31 @@ impl Wire {
         self.under_way.first_key_value().map(|((arrives, _), _)| *arrives)
     }
 
-    /// Packets that have arrived by now, in their order.
-    pub fn arrivals(&mut self, now: Instant) -> Vec<Vec<u8>> {
+    /// Packets that come to their receivers by now, in their order.
+    pub fn arrivals(&mut self, now: Instant) -> Vec<Packet> {
         let mut arrived = Vec::new();
         while let Some(first) = self.under_way.first_entry()
             && first.key().0 <= now
         {
-            let packet = first.remove();
-            self.carried.arrived += 1;
-            self.carried.travelled += now.saturating_duration_since(packet.sent);
-            arrived.push(packet.bytes);
+            arrived.push(first.remove());
         }
         arrived
+    }
+
+    /// A receiver has taken a packet.
+    pub fn arrived(&mut self, packet: &Packet, now: Instant) {
+        self.carried.arrived += 1;
+        self.carried.travelled += now.saturating_duration_since(packet.sent);
+    }
+
+    /// A packet could not be given to this receiver.
+    pub fn lost(&mut self, to: Ipv4Addr) {
+        *self.lost.entry(to).or_default() += 1;
+    }
+
+    /// How many packets could not be given to the receivers of which that holds.
+    pub fn count_lost(&self, is: impl Fn(Ipv4Addr) -> bool) -> u64 {
+        self.lost.iter().filter(|(to, _)| is(**to)).map(|(_, count)| count).sum()
     }
 
     /// What became of its packets so far.
@@ -178,6 +207,8 @@ mod tests {
         duplicate_percent: 0,
     };
     const PACKETS: u64 = 400;
+    const ONE: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 1);
+    const OTHER: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 2);
 
     fn number(n: u64) -> Vec<u8> {
         n.to_be_bytes().to_vec()
@@ -190,9 +221,12 @@ mod tests {
         for ms in 0..PACKETS + 200 {
             let now = began + Duration::from_millis(ms);
             if ms < PACKETS {
-                wire.send(&number(ms), now);
+                wire.send(ONE, &number(ms), now);
             }
-            arrived.extend(wire.arrivals(now).into_iter().map(|packet| (ms, packet)));
+            for packet in wire.arrivals(now) {
+                wire.arrived(&packet, now);
+                arrived.push((ms, packet.bytes));
+            }
         }
         assert_eq!(wire.next_arrival(), None);
         (arrived, wire.carried())
@@ -247,6 +281,30 @@ mod tests {
     }
 
     #[test]
+    fn packets_to_different_receivers_do_not_overtake_each_other() {
+        let all_first = Shape { reorder_percent: 100, ..LATE };
+        let (now, mut wire) = (Instant::now(), Wire::new(LATE, 1));
+        wire.send(ONE, b"late", now);
+        wire.shape = all_first;
+        wire.send(OTHER, b"first", now);
+        assert_eq!(wire.carried().reordered, 0);
+        wire.send(ONE, b"first", now);
+        assert_eq!(wire.carried().reordered, 1);
+    }
+
+    #[test]
+    fn a_packet_that_nobody_takes_is_lost_and_did_not_arrive() {
+        let (now, mut wire) = (Instant::now(), Wire::new(Shape::default(), 1));
+        wire.send(ONE, b"packet", now);
+        for packet in wire.arrivals(now) {
+            wire.lost(packet.to);
+        }
+        assert_eq!((wire.carried().packets, wire.carried().arrived), (1, 0));
+        assert_eq!(wire.count_lost(|to| to == ONE), 1);
+        assert_eq!(wire.count_lost(|to| to == OTHER), 0);
+    }
+
+    #[test]
     fn a_doubled_packet_arrives_twice_with_the_same_bytes() {
         let shape = Shape { duplicate_percent: 20, ..Shape::default() };
         let (arrived, carried) = sent(shape, 5);
@@ -266,7 +324,7 @@ mod tests {
     fn a_wire_carries_a_bounded_number_of_packets() {
         let (now, mut wire) = (Instant::now(), Wire::new(LATE, 1));
         while wire.has_room() {
-            wire.send(b"packet", now);
+            wire.send(ONE, b"packet", now);
         }
         assert_eq!(wire.carried().packets, PACKETS_MAX as u64);
         assert_eq!(wire.arrivals(now + Duration::from_secs(1)).len(), PACKETS_MAX);

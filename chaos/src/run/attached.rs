@@ -1,15 +1,12 @@
 //! A run against a cluster that is there: in a job of its own, with faults that
 //! do no harm, or those that its owner's program makes.
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use holdfast_api::{Admin, Name, NodeId, Scope, Status};
 use holdfast_client::{Client, Credentials, Deadline, Options, TlsFiles};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
@@ -21,10 +18,9 @@ use super::signals::{Signals, exit};
 use super::{Description, FaultRecord, LeftOut, NodeDescription};
 use crate::clock;
 use crate::cluster::containers::Breaker;
-use crate::cluster::foreign::{Broken, Foreign, HOOK_TIME_MAX, delete_job};
-use crate::cluster::process::Identity;
+use crate::cluster::foreign::{Broken, Foreign, JOB_PREFIX, delete_job};
 use crate::cluster::state::StateFile;
-use crate::cluster::{http, wish};
+use crate::cluster::{hook, http, wish};
 use crate::workload::client::{Shared, Site};
 use crate::workload::door::{CALL_TIME_MAX, recognize};
 
@@ -75,6 +71,7 @@ impl Attachment {
             tls_key: key,
             job: Some(job.clone()),
             hook,
+            folder: std::env::current_dir().ok(),
             broken: None,
         })?;
         Ok(Some(state))
@@ -97,7 +94,7 @@ pub async fn attach(
         bail!("{} has no leader; see `holdfast status`, and attach again", attachment.list);
     }
     let random: u64 = rand::random();
-    let job: Name = format!("chaos-{random:016x}").parse()?;
+    let job: Name = format!("{JOB_PREFIX}{random:016x}").parse()?;
     description.nodes = nodes(&status);
     let site = Site {
         scope: Scope { job: job.clone(), run: None },
@@ -402,41 +399,9 @@ impl Faults<'_> {
 
     async fn hook(&mut self, verb: &str, fault: &str, node: NodeId) -> anyhow::Result<()> {
         let breaker = self.attachment.hook.as_ref().context("there is no hook")?;
-        let mut command = tokio::process::Command::from(breaker.command(verb, fault, node));
-        // A Ctrl-C at the terminal is ours alone: the hook heals on.
-        command.process_group(0).stdin(Stdio::null());
-        let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
-        let mut hook = Hook { group: child.id(), child };
-        if let Some(state) = self.state.as_mut()
-            && let Some(process) = hook.group.and_then(Identity::of)
-        {
-            state.started(process)?;
-        }
-        let ended = tokio::time::timeout(HOOK_TIME_MAX, hook.child.wait()).await;
-        let status = ended.with_context(|| {
-            format!("{verb} {fault} {node} took longer than {HOOK_TIME_MAX:?}")
-        })??;
-        hook.group = None;
-        anyhow::ensure!(status.success(), "{verb} {fault} {node} ended with {status}");
-        Ok(())
-    }
-}
-
-/// A running hook, with all that it started: killed when dropped.
-struct Hook {
-    child: tokio::process::Child,
-    /// Its process group; none once it has ended.
-    group: Option<u32>,
-}
-
-impl Drop for Hook {
-    fn drop(&mut self) {
-        let group = self.group.and_then(|group| i32::try_from(group).ok());
-        if let Some(group) = group
-            && matches!(self.child.try_wait(), Ok(None))
-        {
-            // It may end by itself in this moment.
-            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
-        }
+        let words = format!("{verb} {fault} {node}");
+        let state = self.state.as_mut();
+        let started = |process| state.map_or(Ok(()), |state| state.started(process));
+        hook::call(breaker.command(verb, fault, node), &words, started).await
     }
 }

@@ -11,8 +11,10 @@ use crate::run::{Description, FaultRecord};
 pub struct Kinds {
     /// How many were planned.
     pub planned: usize,
-    /// Names of those that were not injected.
+    /// Names of those that never began.
     pub not_injected: Vec<String>,
+    /// Names of those that began each time, and ended with an error and without evidence.
+    pub failed: Vec<String>,
     /// Names of those that were injected without evidence that they acted.
     pub not_seen: Vec<String>,
 }
@@ -30,10 +32,13 @@ impl Kinds {
         let planned = description.planned.iter().map(String::as_str);
         let kinds: BTreeSet<&str> =
             planned.chain(faults.iter().map(FaultRecord::planned_as)).collect();
-        let mut found = Kinds { planned: kinds.len(), not_injected: vec![], not_seen: vec![] };
+        let (not_injected, failed, not_seen) = (vec![], vec![], vec![]);
+        let mut found = Kinds { planned: kinds.len(), not_injected, failed, not_seen };
         for kind in kinds {
-            if !is_injected(kind, faults) {
+            if !faults.iter().any(|fault| fault.planned_as() == kind) {
                 found.not_injected.push(kind.to_owned());
+            } else if !is_injected(kind, faults) {
+                found.failed.push(kind.to_owned());
             } else if !is_seen(kind, faults) {
                 found.not_seen.push(kind.to_owned());
             }
@@ -43,7 +48,7 @@ impl Kinds {
 
     /// How many of them were injected, for people; none if no faults were planned.
     pub fn counted(&self) -> Option<String> {
-        let injected = self.planned - self.not_injected.len();
+        let injected = self.planned - self.not_injected.len() - self.failed.len();
         (self.planned > 0).then(|| format!("{injected} of {} kinds injected", self.planned))
     }
 
@@ -54,16 +59,18 @@ impl Kinds {
         };
         let lines = [
             line("not injected in this time", &self.not_injected),
+            line("began, and failed", &self.failed),
             line("injected, not seen to act", &self.not_seen),
         ];
         lines.into_iter().flatten().collect()
     }
 }
 
-/// Whether each fault of a kind was injected. One whose injection failed has a record that does
-/// not say what was done.
+/// Whether each fault of a kind was injected, and undone unless it was seen to act. One whose
+/// injection failed has a record that does not say what was done.
 fn is_injected(kind: &str, faults: &[FaultRecord]) -> bool {
-    is_there(kind, faults, |fault| !fault.what.is_empty() || fault.evidence.is_some())
+    let is_done = |fault: &FaultRecord| !fault.what.is_empty() && fault.error.is_none();
+    is_there(kind, faults, |fault| is_done(fault) || fault.evidence.is_some())
 }
 
 fn is_seen(kind: &str, faults: &[FaultRecord]) -> bool {
@@ -107,12 +114,20 @@ mod tests {
             fault("loss", "lost packets", None),
             fault("resize", "", None),
             fault("kill-leader", "killed node 2", None),
+            FaultRecord {
+                error: Some("it is still there".to_owned()),
+                ..fault("slow-link", "slowed node 1", None)
+            },
         ];
-        let kinds = kinds(&["ring", "resize", "loss", "kill-leader"], faults);
-        assert_eq!(kinds.counted().as_deref(), Some("2 of 4 kinds injected"));
+        let kinds = kinds(&["ring", "resize", "loss", "kill-leader", "slow-link"], faults);
+        assert_eq!(kinds.counted().as_deref(), Some("2 of 5 kinds injected"));
         assert_eq!(
             kinds.missing(),
-            ["not injected in this time: resize, ring", "injected, not seen to act: loss"]
+            [
+                "not injected in this time: ring",
+                "began, and failed: resize, slow-link",
+                "injected, not seen to act: loss"
+            ]
         );
     }
 
@@ -131,10 +146,10 @@ mod tests {
             part("kill-leader", seen),
         ];
         let found = kinds(&[pair], apart);
-        assert_eq!((found.planned, found.not_injected.len()), (1, 0));
+        assert_eq!((found.planned, found.not_injected.len(), found.failed.len()), (1, 0, 0));
         assert_eq!(found.not_seen, [pair]);
         let half = vec![part("loss", seen)];
-        assert_eq!(kinds(&[pair], half).not_injected, [pair]);
+        assert_eq!(kinds(&[pair], half).failed, [pair]);
         let together = vec![part("loss", seen), part("kill-leader", seen)];
         assert_eq!(kinds(&[pair], together).missing(), [""; 0]);
     }

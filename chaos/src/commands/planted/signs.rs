@@ -53,19 +53,40 @@ pub(super) fn in_run(name: &str, summary: &Summary) -> Option<String> {
     shown.chain(violations).next()
 }
 
-/// The first sign in the first seed that failed.
+/// The first sign in the seeds that failed.
 pub(super) fn in_simulator(name: &str, said: &str) -> Option<String> {
-    let mut lines = said.lines();
-    let failed = lines.find(|line| line.contains(": fail"))?;
-    let seed = failed.split(':').next().unwrap_or_default();
-    // What follows them, how many more there are and after which faults, is in small letters.
-    let mut violations = lines
-        .map_while(|line| line.strip_prefix("  "))
-        .filter(|line| line.starts_with(char::is_uppercase));
-    let is_sign = |line: &&str| {
-        !OF_RECOVERY.iter().any(|kind| line.starts_with(kind)) || is_shown_so(name, line)
-    };
-    violations.find(is_sign).map(|violation| format!("{seed}: {violation}"))
+    let mut failed = None;
+    for line in said.lines() {
+        match (line.strip_prefix("  "), failed) {
+            (Some(violation), Some(seed)) if is_sign(name, violation) => {
+                return Some(format!("{seed}: {violation}"));
+            }
+            (Some(_), _) => {}
+            (None, _) => failed = line.split_once(": fail").map(|(seed, _)| seed),
+        }
+    }
+    None
+}
+
+/// Whether this line below a seed is a sign of the defect.
+fn is_sign(name: &str, line: &str) -> bool {
+    // How many more violations there are, and after which faults, is in small letters.
+    line.starts_with(char::is_uppercase)
+        && (!OF_RECOVERY.iter().any(|kind| line.starts_with(kind)) || is_shown_so(name, line))
+}
+
+/// How many seeds the simulator has tried, by its last line; 0 if it does not say so.
+pub(super) fn seeds_tried(said: &str) -> u64 {
+    let counts = said.lines().rfind(|line| line.starts_with("seeds "));
+    let counts = counts.and_then(|line| line.split_once(": ")).map_or("", |(_, counts)| counts);
+    let tried = counts.split(", ").filter_map(|count| count.split_once(' '));
+    let tried = tried.filter(|(_, what)| matches!(*what, "passed" | "failed" | "unknown"));
+    tried.filter_map(|(count, _)| count.parse::<u64>().ok()).sum()
+}
+
+/// Whether `chaos-rounds` ended since its laps were too few, and for nothing else.
+pub(super) fn are_laps_too_few(said: &str) -> bool {
+    said.lines().any(|line| line.ends_with("laps were not enough: not a pass"))
 }
 
 /// The last violation of a history of rounds.
@@ -149,9 +170,19 @@ mod tests {
     }
 
     #[test]
+    fn a_sign_may_be_in_any_seed_that_failed() {
+        let said = "seed 2: fail; 9 lines\n  NoLeader\n  after Cut\nseed 3: unknown; 9 lines\n  LostPut { key: \"i\" }\nseed 5: fail; 9 lines\n  LostPut { key: \"k\" }\nseeds 1..20: 2 passed, 2 failed, 1 unknown, 0 passed before; 9 s";
+        assert_eq!(in_simulator("stale-read", said).unwrap(), "seed 5: LostPut { key: \"k\" }");
+        assert_eq!(seeds_tried(said), 5);
+        assert_eq!(seeds_tried("cannot find this program"), 0);
+    }
+
+    #[test]
     fn a_violation_of_rounds_is_a_sign() {
         let said = "seed 7\n  a dead process is in it\nNOT VALID: 1\nseed 7; the histories";
         assert_eq!(in_rounds(said).as_deref(), Some("a dead process is in it"));
         assert_eq!(in_rounds("4 laps were not enough: not a pass"), None);
+        assert!(are_laps_too_few("seed 7\n4 laps were not enough: not a pass\n"));
+        assert!(!are_laps_too_few(said) && !are_laps_too_few(""));
     }
 }
